@@ -1,0 +1,48 @@
+# Every target builds what it needs: a machine with Python 3.11 or newer, pip and make is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test verify check format bench lock clean
+
+help: ## list these targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: $(READY) ## fit a 1-D regression in under a minute, write pictures and metrics to demo/
+	@$(BIN)/sdebnn demo --out demo
+
+test: $(READY) ## run the whole test suite
+	@$(BIN)/python -m pytest
+
+verify: $(READY) ## check this machine's answers against exact ones
+	@$(BIN)/sdebnn verify
+
+check: $(READY) ## lint, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright
+
+format: $(READY) ## rewrite the code in the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(READY) ## time the toy job beside its peers
+	@$(BIN)/python benchmarks/toy.py
+
+lock: $(READY) ## pin every dependency anew in requirements.txt
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --quiet --extra plot --group dev pyproject.toml -o requirements.txt
+
+clean: ## remove the environment and what the demo wrote
+	rm -rf .venv demo
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
+		f"sdebnn needs Python 3.11 or newer, this is {v[0]}.{v[1]}: try make PYTHON=python3.12")'
+	@echo "Building .venv (once; about a minute)"
+	@$(PYTHON) -m venv --clear .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,43 @@
+"""Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
+
+from sdebnn import metrics
+from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
+from sdebnn.integrate import FixedGrid, WeightPath
+from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
+from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys
+from sdebnn.predict import evaluate, predict
+from sdebnn.processes import OU, DriftNet, LinearDrift, Normal, Point
+from sdebnn.train import Elbo, Fit, elbo, fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "OU",
+    "SDEBNN",
+    "Augment",
+    "Categorical",
+    "Cauchy",
+    "Deterministic",
+    "DriftNet",
+    "Elbo",
+    "Fit",
+    "FixedGrid",
+    "Gaussian",
+    "Laplace",
+    "LinearDrift",
+    "Normal",
+    "Point",
+    "SDEBlock",
+    "Standardised",
+    "StudentT",
+    "TimeMLP",
+    "WeightPath",
+    "bayesianize",
+    "draw_keys",
+    "elbo",
+    "evaluate",
+    "fan_in_scale",
+    "fit",
+    "metrics",
+    "predict",
+]

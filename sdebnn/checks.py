@@ -1,0 +1,105 @@
+"""What a user can get wrong, said in one line: the value that is wrong, and what to do instead.
+
+Every check runs on concrete values, at the call, before anything is compiled.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import jax
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+
+def check_key(key: PRNGKeyArray) -> None:
+    """Refuse what is not one fresh typed key."""
+    remedy = "make one with jax.random.key(0)"
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"key={key!r} is not a JAX random key: {remedy}.")
+    if not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ValueError(
+            f"key is an array of dtype {key.dtype}, perhaps a legacy jax.random.PRNGKey: {remedy}, "
+            "or turn yours into one with jax.random.wrap_key_data(key)."
+        )
+    if key.shape != ():
+        raise ValueError(f"key is an array of keys of shape {key.shape}: pass one of them, such as keys[0].")
+    # Only set while the user has jax.debug_key_reuse on; a key may otherwise name the same draw twice.
+    if getattr(key, "_consumed", False):
+        raise ValueError("key was used before, and jax.debug_key_reuse is on: jax.random.split it first.")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:  # pyright: ignore[reportOperatorIssue]
+        raise ValueError(f"{name}={value!r} must be a whole number, at least {least}.")
+
+
+def check_counts(name: str, values: Sequence[int]) -> None:
+    """Refuse what is not a sequence of whole numbers of at least 1."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"{name}={values!r} must be a sequence of whole numbers, such as (32, 32).")
+    for i, value in enumerate(values):
+        check_count(f"{name}[{i}]", value)
+
+
+def check_positive(name: str, value: object, *, or_zero: bool = False) -> None:
+    """Refuse a number that is not finite and positive. Arrays (parameters) pass if each element does."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    numeric = isinstance(value, jax.Array | np.ndarray) or (isinstance(value, Real) and not isinstance(value, bool))
+    if numeric:
+        array = np.asarray(value, dtype=float)
+        if bool(np.all(np.isfinite(array) & ((array >= 0) if or_zero else (array > 0)))):
+            return
+    bound = "zero or more" if or_zero else "greater than zero"
+    raise ValueError(f"{name}={value!r} must be finite and {bound}.")
+
+
+def check_finite_number(name: str, value: object) -> None:
+    """Refuse a float that is NaN or infinite."""
+    if isinstance(value, Real) and not math.isfinite(value):
+        raise ValueError(f"{name}={value!r} must be finite.")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a word that is not among the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
+
+
+def check_array(name: str, value: object, least_ndim: int = 1) -> None:
+    """Refuse data that are empty, not numbers, NaN or infinite, or of too few axes."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array of numbers: {error}.") from None
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool or jax.dtypes.issubdtype(array.dtype, np.inexact)):
+        raise ValueError(f"{name} has dtype {array.dtype}: pass numbers.")
+    if array.ndim < least_ndim:
+        raise ValueError(
+            f"{name} has shape {array.shape}: it needs at least {least_ndim} axes, examples first; "
+            f"one column of numbers is {name}[:, None]."
+        )
+    if array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}: it is empty, pass at least one example.")
+    wrong = int(np.size(array) - np.count_nonzero(np.isfinite(array)))
+    if wrong:
+        first = np.argwhere(~np.isfinite(array))[0]
+        raise ValueError(
+            f"{name} holds {wrong} NaN or infinite value{'s' * (wrong > 1)}, the first {array[tuple(first)]} "
+            f"at index {tuple(map(int, first))}: remove or impute them."
+        )
+
+
+def check_data(x: Array | np.ndarray, y: Array | np.ndarray) -> None:
+    """Refuse inputs and targets that cannot be a supervised data set."""
+    check_array("x", x, least_ndim=2)
+    check_array("y", y)
+    if np.shape(x)[0] != np.shape(y)[0]:
+        raise ValueError(
+            f"x has {np.shape(x)[0]} examples and y has {np.shape(y)[0]} (shapes {np.shape(x)} and {np.shape(y)}): "
+            "the first axes must agree."
+        )

@@ -1,0 +1,108 @@
+"""Hidden dynamics dh/dt = f_h(t, h) of one example, whose arrays, ravelled, are the weights w.
+
+A field is any Equinox module that maps (t, h) to dh/dt. The process runs on standardised weights w; an array of
+the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the same in every layer of every width.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from sdebnn.checks import check_count, check_counts, check_key
+from sdebnn.processes import Depth
+
+
+class TimeMLP(eqx.Module):
+    """An MLP from (h, t) to dh/dt. Depth is one more input; any smooth activation will do."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: Callable[[Array], Array]
+
+    def __init__(
+        self,
+        size: int,
+        widths: Sequence[int] = (32, 32),
+        *,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        key: PRNGKeyArray,
+    ):
+        check_count("size", size)
+        check_counts("widths", widths)
+        check_key(key)
+        sizes = (size + 1, *widths, size)
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(_linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.activation = activation
+
+    def __call__(self, t: Depth, h: Float[Array, " state"]) -> Float[Array, " state"]:
+        h = jnp.append(h, jnp.asarray(t, h.dtype))
+        for layer in self.layers[:-1]:
+            h = self.activation(layer(h))
+        return self.layers[-1](h)
+
+
+def _linear(in_size: int, out_size: int, *, key: PRNGKeyArray) -> eqx.nn.Linear:
+    """A linear layer whose standardised weights start as standard normals, and biases at zero."""
+    weight = jax.random.normal(key, (out_size, in_size)) / math.sqrt(in_size)
+    layer = eqx.nn.Linear(in_size, out_size, key=key)
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
+
+
+class Augment(eqx.Module):
+    """Append zeros to the input, so that trajectories may cross: without them every 1-D draw is monotonic."""
+
+    size: int = eqx.field(static=True)
+    zeros: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_count("size", self.size)
+        check_count("zeros", self.zeros, least=0)
+
+    def __call__(self, x: Float[Array, " feature"]) -> Float[Array, " state"]:
+        if x.shape != (self.size,):
+            raise ValueError(
+                f"an example has shape {x.shape}, this model takes ({self.size},): "
+                f"pass x of shape (examples, {self.size})."
+            )
+        return jnp.concatenate([x, jnp.zeros(self.zeros, x.dtype)])
+
+
+def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:
+    """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for biases and scalars."""
+    return gain / math.sqrt(math.prod(leaf.shape[1:])) if leaf.ndim > 1 else 1.0
+
+
+class Standardised(eqx.Module):
+    """The bijection between a tree of arrays and its standardised vector w."""
+
+    structure: jax.tree_util.PyTreeDef = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    scales: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, tree: PyTree[Array], scale: Callable[[Array], float] = fan_in_scale):
+        leaves, self.structure = jax.tree.flatten(tree)
+        self.shapes = tuple(leaf.shape for leaf in leaves)
+        self.scales = tuple(float(scale(leaf)) for leaf in leaves)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def ravel(self, tree: PyTree[Array]) -> Float[Array, " weight"]:
+        """The vector w of a tree."""
+        leaves = jax.tree.leaves(tree)
+        return jnp.concatenate([jnp.ravel(leaf) / s for leaf, s in zip(leaves, self.scales, strict=True)])
+
+    def unravel(self, w: Float[Array, "... weight"]) -> PyTree[Array]:
+        """The tree of a vector; leading axes, such as a whole path of vectors, stay in front of every leaf."""
+        lead, leaves, start = w.shape[:-1], [], 0
+        for shape, scale in zip(self.shapes, self.scales, strict=True):
+            stop = start + math.prod(shape)
+            leaves.append(scale * w[..., start:stop].reshape(lead + shape))
+            start = stop
+        return jax.tree.unflatten(self.structure, leaves)

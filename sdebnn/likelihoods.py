@@ -1,0 +1,173 @@
+"""Likelihoods p(y | outputs): what a model's outputs say of the targets.
+
+Each has    log_prob(outputs, y)    nats of every example,
+            center(outputs)         the mean of y (the median under Cauchy; the class probabilities),
+            sample(outputs, key=)   targets drawn from it.
+
+The scale of a location-scale law is known (a float), learned (``learn=True``), or, with ``scale=None``, read from
+the second half of the outputs (heteroscedastic): softplus keeps it positive.
+"""
+
+import math
+from abc import abstractmethod
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sdebnn.checks import check_array, check_key, check_positive
+
+Outputs = Float[Array, "*lead output"]
+
+
+class Likelihood(Protocol):
+    """What ``fit`` and ``predict`` ask of a likelihood. Leading axes of outputs and targets broadcast."""
+
+    def log_prob(self, outputs: Outputs, y: Array) -> Float[Array, "..."]:
+        """log p(y | outputs), summed over the last axis."""
+        ...
+
+    def center(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The middle of p(y | outputs)."""
+        ...
+
+    def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Array:
+        """Targets drawn from p(y | outputs)."""
+        ...
+
+
+class _LocationScale(eqx.Module):
+    """y = location + scale · ε; a law is the density and the sampler of ε."""
+
+    log_scale: float | Float[Array, ""] | None
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        if scale is None:
+            if learn:
+                raise ValueError("learn=True has no meaning with scale=None: the outputs give the scale already.")
+            self.log_scale = None
+        else:
+            check_positive("scale", scale)
+            self.log_scale = jnp.log(jnp.asarray(scale, float)) if learn else math.log(scale)
+
+    @abstractmethod
+    def _standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]: ...
+
+    @abstractmethod
+    def _standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]: ...
+
+    def _split(self, outputs: Outputs) -> tuple[Outputs, Float[Array, "..."]]:
+        """Location and scale of every target."""
+        if self.log_scale is not None:
+            return outputs, jnp.exp(jnp.asarray(self.log_scale, outputs.dtype))
+        if outputs.shape[-1] % 2:
+            raise ValueError(
+                f"scale=None reads location and scale from the outputs, but there are {outputs.shape[-1]}: "
+                "build the model with two outputs for each target."
+            )
+        location, raw = jnp.split(outputs, 2, axis=-1)
+        return location, jax.nn.softplus(raw) + 1e-6
+
+    def scale(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The scale of every target."""
+        location, scale = self._split(outputs)
+        return jnp.broadcast_to(scale, location.shape)
+
+    def center(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The location of every target."""
+        return self._split(outputs)[0]
+
+    def log_prob(self, outputs: Outputs, y: Float[Array, "*_ target"]) -> Float[Array, "..."]:
+        """log p(y | outputs), summed over the targets of an example."""
+        location, scale = self._split(outputs)
+        if y.shape[-1:] != location.shape[-1:]:
+            raise ValueError(
+                f"y has shape {y.shape}, the model gives {location.shape[-1]} target(s) an example: "
+                f"pass y of shape (examples, {location.shape[-1]})."
+            )
+        return jnp.sum(self._standard_log_prob((y - location) / scale) - jnp.log(scale), axis=-1)
+
+    def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        """Targets drawn from p(y | outputs)."""
+        check_key(key)
+        location, scale = self._split(outputs)
+        return location + scale * self._standard_sample(key, location.shape).astype(location.dtype)
+
+
+class Gaussian(_LocationScale):
+    """Normal noise; ``scale`` is its standard deviation."""
+
+    def _standard_log_prob(self, z):
+        return -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
+
+    def _standard_sample(self, key, shape):
+        return jax.random.normal(key, shape)
+
+
+class Laplace(_LocationScale):
+    """Double-exponential noise; its standard deviation is √2 ``scale``."""
+
+    def _standard_log_prob(self, z):
+        return -jnp.abs(z) - math.log(2)
+
+    def _standard_sample(self, key, shape):
+        return jax.random.laplace(key, shape)
+
+
+class Cauchy(_LocationScale):
+    """Noise without mean or variance: outliers weigh little."""
+
+    def _standard_log_prob(self, z):
+        return -jnp.log1p(z**2) - math.log(math.pi)
+
+    def _standard_sample(self, key, shape):
+        return jax.random.cauchy(key, shape)
+
+
+class StudentT(_LocationScale):
+    """Student's t with ``df`` degrees of freedom: Cauchy at 1, Gaussian in the limit."""
+
+    df: float
+
+    def __init__(self, df: float, scale: float | None = 1.0, *, learn: bool = False):
+        check_positive("df", df)
+        super().__init__(scale, learn=learn)
+        self.df = df
+
+    def _standard_log_prob(self, z):
+        constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
+        return constant - (self.df + 1) / 2 * jnp.log1p(z**2 / self.df)
+
+    def _standard_sample(self, key, shape):
+        return jax.random.t(key, self.df, shape)
+
+
+class Categorical(eqx.Module):
+    """One of several classes; the outputs are logits, the targets class numbers."""
+
+    def log_prob(self, outputs: Outputs, y: Int[Array, "..."]) -> Float[Array, "..."]:
+        """log p(y | outputs)."""
+        classes = outputs.shape[-1]
+        if not jnp.issubdtype(y.dtype, jnp.integer):
+            raise ValueError(f"y has dtype {y.dtype}: pass class numbers, whole numbers from 0 to {classes - 1}.")
+        if y.ndim and outputs.ndim > 1 and y.shape[-1] != outputs.shape[-2]:
+            raise ValueError(f"y has shape {y.shape}: pass one class number for each of {outputs.shape[-2]} examples.")
+        if not isinstance(y, jax.core.Tracer):
+            check_array("y", y, least_ndim=0)
+            if int(y.min()) < 0 or int(y.max()) >= classes:
+                wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
+                raise ValueError(f"y holds class {wrong}, the model has {classes}: number them 0 to {classes - 1}.")
+        log_probs = jax.nn.log_softmax(outputs)
+        labels = jnp.broadcast_to(y, log_probs.shape[:-1])
+        return jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+
+    def center(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The probability of every class."""
+        return jax.nn.softmax(outputs)
+
+    def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Int[Array, "..."]:
+        """Classes drawn from p(y | outputs)."""
+        check_key(key)
+        return jax.random.categorical(key, outputs)

@@ -1,0 +1,192 @@
+"""Models: one draw of the weights, named by a key, evaluated on a batch.
+
+    model(x, *, key) -> (outputs, kl)
+
+The same key always gives the same function. A deterministic model ignores the key and returns kl = 0.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from sdebnn.checks import check_array, check_choice, check_count, check_key
+from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
+from sdebnn.integrate import Estimator, FixedGrid, Hidden, WeightPath
+from sdebnn.processes import OU, Depth, Drift, DriftNet, Normal, Point, Weights
+
+Outputs = Float[Array, "example *output"]
+
+
+def draw_keys(key: PRNGKeyArray, draws: int) -> PRNGKeyArray:
+    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before."""
+    check_key(key)
+    check_count("draws", draws)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
+
+
+class Deterministic(eqx.Module):
+    """A module of one example as a model of a batch: no weight is uncertain, the KL is 0."""
+
+    module: Callable[[Array], Array]
+
+    def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
+        outputs = jax.vmap(self.module)(x)
+        return outputs, jnp.zeros((), outputs.dtype)
+
+
+class SDEBlock(eqx.Module):
+    """A layer of infinite depth: h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt, along one posterior draw of w.
+
+    Built by ``bayesianize``. ``field`` holds what is not random; ``weights`` puts the rest into it.
+    """
+
+    field: PyTree
+    weights: Standardised
+    prior: OU
+    drift: Drift
+    initial: Point | Normal
+    solver: FixedGrid
+    kl: Estimator = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_choice("kl", self.kl, get_args(Estimator))
+
+    def draw(self, *, key: PRNGKeyArray) -> WeightPath:
+        """The path of standardised weights that the key names, and its KL."""
+        check_key(key)
+        return self.solver.weights(self.prior, self.drift, self.initial, kl=self.kl, key=key)
+
+    def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
+        return self._solve(h, key, every=False)
+
+    def trajectory(
+        self, h: Hidden, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "time example *state"], Float[Array, ""]]:
+        """The hidden states of a batch at every depth of the grid, from h_0 to h_1, and the KL."""
+        return self._solve(h, key, every=True)
+
+    def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool) -> tuple[Array, Float[Array, ""]]:
+        check_array("h", h, least_ndim=2)
+        path = self.draw(key=key)
+
+        def f_h(t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
+            return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
+
+        # Every step's arrays at once, outside the loop over depth.
+        random = self.weights.unravel(path.w[:-1])
+        self._check_shape(f_h, path.t[0], h, jax.tree.map(lambda leaf: leaf[0], random))
+        return self.solver.hidden(f_h, random, h, every=every), path.kl
+
+    def _check_shape(self, f_h: Callable[..., Hidden], t: Depth, h: Hidden, random: PyTree[Array]) -> None:
+        out = jax.eval_shape(f_h, t, h, random)
+        if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
+            raise ValueError(
+                f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
+                f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
+                "dh/dt must look like h; give the field its own last layer, or cast x."
+            )
+
+
+def bayesianize(
+    module: eqx.Module,
+    where: Callable[[Any], Any] | None = None,
+    *,
+    prior: OU | None = None,
+    drift: Drift | Sequence[int] = (32, 32),
+    initial: Callable[[Weights], Point | Normal] = Point,
+    solver: FixedGrid | None = None,
+    kl: Estimator = "analytic",
+    scale: Callable[[Array], float] = fan_in_scale,
+    key: PRNGKeyArray,
+) -> SDEBlock:
+    """Make the weights of any field, an Equinox module (t, h) -> dh/dt of one example, a process over depth.
+
+    ``where`` picks the part to make random, as in ``eqx.tree_at``: ``lambda m: m.layers[0]``, or a tuple of parts.
+    Without it all arrays are. What is not picked stays deterministic, and is trained all the same.
+    ``drift`` is a module (t, w) -> R^D or the widths of a ``DriftNet``; ``initial`` is ``Point`` or ``Normal``.
+    """
+    check_key(key)
+    if not callable(module):
+        raise ValueError(f"module={module!r} cannot be called: pass an Equinox module that maps (t, h) to dh/dt.")
+    random, field = eqx.partition(module, _mask(module, where))
+    weights = Standardised(random, scale)
+    w0 = weights.ravel(random)
+    if not callable(drift):
+        drift = DriftNet(weights.size, drift, key=key)
+    shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
+    if shape != w0.shape:
+        raise ValueError(f"the drift maps {w0.shape[0]} weights to shape {shape}: build it for size {w0.shape[0]}.")
+    return SDEBlock(field, weights, prior or OU(), drift, initial(w0), solver or FixedGrid(), kl)
+
+
+def _mask(module: eqx.Module, where: Callable[[Any], Any] | None) -> PyTree[bool]:
+    """Which leaves of a module are random: the floating-point arrays of the parts that ``where`` picks."""
+    arrays = jax.tree.map(eqx.is_inexact_array, module)
+    if not any(jax.tree.leaves(arrays)):
+        raise ValueError(f"{type(module).__name__} holds no floating-point array: there are no weights to make random.")
+    if where is None:
+        return arrays
+    nothing = jax.tree.map(lambda _: False, module)
+    try:
+        picked = eqx.tree_at(where, nothing, replace_fn=lambda part: jax.tree.map(lambda _: True, part))
+    except (ValueError, AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"where does not pick parts of {type(module).__name__} ({str(error).splitlines()[0]}): "
+            "return one of its arrays or submodules, such as lambda m: m.layers[0], or a tuple of them."
+        ) from None
+    mask = jax.tree.map(lambda a, b: a and b, arrays, picked)
+    if not any(jax.tree.leaves(mask)):
+        raise ValueError(
+            f"where selects no floating-point array of {type(module).__name__}: "
+            "return one of its weights, such as lambda m: m.layers[0].weight, or leave where out for all of them."
+        )
+    return mask
+
+
+class SDEBNN(eqx.Module):
+    """Models in sequence: the outputs of each are the inputs of the next, and their KLs add up."""
+
+    layers: tuple[Callable[..., tuple[Array, Array]], ...]
+
+    def __check_init__(self):
+        if not self.layers:
+            raise ValueError("layers=() is empty: pass at least one model, such as a block from bayesianize.")
+
+    def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
+        check_key(key)
+        check_array("x", x, least_ndim=2)
+        h, kl = x, jnp.zeros(())
+        for i, layer in enumerate(self.layers):
+            h, more = layer(h, key=jax.random.fold_in(key, i))
+            kl = kl + more
+        return h, kl
+
+    @staticmethod
+    def mlp(
+        in_size: int,
+        out_size: int,
+        *,
+        widths: Sequence[int] = (32, 32),
+        augment: int = 2,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        prior: OU | None = None,
+        drift: Sequence[int] = (32, 32),
+        initial: Callable[[Weights], Point | Normal] = Point,
+        solver: FixedGrid | None = None,
+        kl: Estimator = "analytic",
+        key: PRNGKeyArray,
+    ) -> "SDEBNN":
+        """The net for vectors: zeros appended, one random MLP field, a deterministic linear read-out."""
+        check_count("in_size", in_size)
+        check_count("out_size", out_size)
+        check_key(key)
+        field_key, drift_key, head_key = jax.random.split(key, 3)
+        state = in_size + augment
+        field = TimeMLP(state, widths, activation=activation, key=field_key)
+        block = bayesianize(field, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=drift_key)
+        head = eqx.nn.Linear(state, out_size, key=head_key)
+        return SDEBNN((Deterministic(Augment(in_size, augment)), block, Deterministic(head)))

@@ -1,0 +1,182 @@
+"""Weight processes over depth t in [0, 1]: the prior, the drift that makes it the posterior, the law at t = 0.
+
+prior       dw = f_p(t, w) dt + σ dB,                  f_p(t, w) = rate (mean - w)    (Ornstein-Uhlenbeck)
+posterior   dw = (f_p(t, w) + NN_φ(t, w)) dt + σ dB,   one σ for both, or the KL between them is infinite
+
+While NN_φ = 0 the posterior is the prior, and their KL exactly 0: every drift below starts there.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.checks import check_count, check_counts, check_finite_number, check_key, check_positive
+
+Depth = float | Float[Array, ""]
+Weights = Float[Array, " weight"]
+Drift = Callable[[Depth, Weights], Weights]
+
+
+class OU(eqx.Module):
+    """Ornstein-Uhlenbeck prior. ``rate`` and ``mean`` are trained if given as arrays, fixed if floats."""
+
+    rate: float | Float[Array, "..."] = 1.0
+    mean: float | Float[Array, "..."] = 0.0
+    sigma: float = 0.1
+
+    def __check_init__(self):
+        check_positive("sigma", self.sigma)
+        check_positive("rate", self.rate, or_zero=True)
+        check_finite_number("mean", self.mean)
+
+    def drift(self, t: Depth, w: Weights) -> Weights:
+        """f_p(t, w)."""
+        return self.rate * (self.mean - w)
+
+    def marginal(self, t: Depth, w0: Weights) -> tuple[Weights, Weights]:
+        """Mean and standard deviation of w_t given w_0, in closed form."""
+        rate = jnp.asarray(self.rate, w0.dtype)
+        mean = self.mean + (w0 - self.mean) * jnp.exp(-rate * t)
+        # (1 - exp(-2 rate t)) / (2 rate), whose limit at rate 0 is Brownian motion's t
+        safe = jnp.where(rate == 0, 1.0, rate)
+        variance = jnp.where(rate == 0, t, -jnp.expm1(-2 * safe * t) / (2 * safe))
+        return mean, jnp.broadcast_to(self.sigma * jnp.sqrt(variance), mean.shape)
+
+
+class ConcatSquash(eqx.Module):
+    """A linear layer that depth opens, closes and shifts: (W x + b) sigmoid(c t + d) + e t."""
+
+    weight: Float[Array, "out in"]
+    bias: Float[Array, " out"]
+    gate: Float[Array, " out"]
+    gate_bias: Float[Array, " out"]
+    shift: Float[Array, " out"]
+
+    def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
+        weight, gate = jax.random.split(key)
+        self.weight = jax.random.normal(weight, (out_size, in_size)) / math.sqrt(in_size)
+        self.bias = jnp.zeros(out_size)
+        self.gate = jax.random.normal(gate, (out_size,))
+        self.gate_bias = jnp.zeros(out_size)
+        self.shift = jnp.zeros(out_size)
+
+    def __call__(self, t: Depth, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        return (self.weight @ x + self.bias) * jax.nn.sigmoid(self.gate * t + self.gate_bias) + self.shift * t
+
+
+class DriftNet(eqx.Module):
+    """NN_φ(t, w): a time-conditional MLP from w to w through the given widths; its last layer starts at zero.
+
+    Narrow widths such as (1, 64, 1) keep the number of parameters linear, and small, in the number of weights.
+    """
+
+    layers: tuple[ConcatSquash, ...]
+    activation: Callable[[Array], Array]
+
+    def __init__(
+        self,
+        size: int,
+        widths: Sequence[int] = (32, 32),
+        *,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        key: PRNGKeyArray,
+    ):
+        check_count("size", size)
+        check_counts("widths", widths)
+        check_key(key)
+        sizes = (size, *widths, size)
+        keys = jax.random.split(key, len(sizes) - 1)
+        layers = [ConcatSquash(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        # bias and shift are zero already: with the weight, so is the output
+        layers[-1] = eqx.tree_at(lambda layer: layer.weight, layers[-1], replace_fn=jnp.zeros_like)
+        self.layers = tuple(layers)
+        self.activation = activation
+
+    def __call__(self, t: Depth, w: Weights) -> Weights:
+        for layer in self.layers[:-1]:
+            w = self.activation(layer(t, w))
+        return self.layers[-1](t, w)
+
+
+class LinearDrift(eqx.Module):
+    """a(t) w + b(t), elementwise: the posterior stays a Gaussian process, factorised over the weights.
+
+    ``a`` and ``b`` are linear in t between equally spaced knots, and start at zero.
+    """
+
+    slope: Float[Array, "knot weight"]
+    offset: Float[Array, "knot weight"]
+
+    def __init__(self, size: int, knots: int = 8):
+        check_count("size", size)
+        check_count("knots", knots, least=2)
+        self.slope = jnp.zeros((knots, size))
+        self.offset = jnp.zeros((knots, size))
+
+    def __call__(self, t: Depth, w: Weights) -> Weights:
+        last = self.slope.shape[0] - 1
+        position = jnp.asarray(t, w.dtype) * last
+        left = jnp.clip(jnp.floor(position), 0, last - 1).astype(int)
+        share = position - left
+
+        def at_t(knots: Float[Array, "knot weight"]) -> Weights:
+            return (1 - share) * knots[left] + share * knots[left + 1]
+
+        return at_t(self.slope) * w + at_t(self.offset)
+
+
+class Point(eqx.Module):
+    """w_0 is one learned value. The bound does not charge for what it holds."""
+
+    value: Weights
+
+    def sample(self, *, key: PRNGKeyArray) -> Weights:
+        """The value itself, whatever the key."""
+        return self.value
+
+    def kl(self) -> Float[Array, ""]:
+        """Zero: nothing is inferred."""
+        return jnp.zeros((), self.value.dtype)
+
+    def log_ratio(self, w0: Weights) -> Float[Array, ""]:
+        """Zero: nothing is inferred."""
+        return jnp.zeros((), self.value.dtype)
+
+
+class Normal(eqx.Module):
+    """w_0 is inferred: q(w_0) = N(mean, std²) against the prior N(prior_mean, prior_std²), each weight alone."""
+
+    mean: Weights
+    log_std: Weights
+    prior_mean: float
+    prior_std: float
+
+    def __init__(self, mean: Weights, std: float = 0.1, *, prior_mean: float = 0.0, prior_std: float = 1.0):
+        check_positive("std", std)
+        check_positive("prior_std", prior_std)
+        check_finite_number("prior_mean", prior_mean)
+        self.mean = jnp.asarray(mean)
+        self.log_std = jnp.full_like(self.mean, math.log(std))
+        self.prior_mean = prior_mean
+        self.prior_std = prior_std
+
+    def sample(self, *, key: PRNGKeyArray) -> Weights:
+        """One reparameterised draw."""
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def kl(self) -> Float[Array, ""]:
+        """KL(q(w_0) || p(w_0)) in nats, in closed form."""
+        log_relative = self.log_std - math.log(self.prior_std)
+        shift = (self.mean - self.prior_mean) / self.prior_std
+        return 0.5 * jnp.sum(jnp.expm1(2 * log_relative) - 2 * log_relative + shift**2)
+
+    def log_ratio(self, w0: Weights) -> Float[Array, ""]:
+        """log q(w_0) - log p(w_0), whose mean under q is the KL."""
+        log_relative = self.log_std - math.log(self.prior_std)
+        under_q = (w0 - self.mean) * jnp.exp(-self.log_std)
+        under_p = (w0 - self.prior_mean) / self.prior_std
+        return jnp.sum(0.5 * under_p**2 - 0.5 * under_q**2 - log_relative)
