@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_count, check_counts, check_key
+from sdebnn.checks import check_count, check_counts, check_key, check_positive
 from sdebnn.processes import Depth
 
 
@@ -28,14 +28,16 @@ class TimeMLP(eqx.Module):
         widths: Sequence[int] = (32, 32),
         *,
         activation: Callable[[Array], Array] = jnp.tanh,
+        gain: float = 1.0,
         key: PRNGKeyArray,
     ):
         check_count("size", size)
         check_counts("widths", widths)
+        check_positive("gain", gain)
         check_key(key)
         sizes = (size + 1, *widths, size)
         keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(_linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.layers = tuple(_linear(m, n, gain, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
         self.activation = activation
 
     def __call__(self, t: Depth, h: Float[Array, " state"]) -> Float[Array, " state"]:
@@ -45,9 +47,9 @@ class TimeMLP(eqx.Module):
         return self.layers[-1](h)
 
 
-def _linear(in_size: int, out_size: int, *, key: PRNGKeyArray) -> eqx.nn.Linear:
+def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
     """A linear layer whose standardised weights start as standard normals, and biases at zero."""
-    weight = jax.random.normal(key, (out_size, in_size)) / math.sqrt(in_size)
+    weight = gain * jax.random.normal(key, (out_size, in_size)) / math.sqrt(in_size)
     layer = eqx.nn.Linear(in_size, out_size, key=key)
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
 

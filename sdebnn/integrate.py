@@ -11,7 +11,7 @@ holds nothing else.
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -64,25 +64,37 @@ class FixedGrid(eqx.Module):
         """Draw w from the posterior dw = (f_p + NN_φ) dt + σ dB, and estimate its KL from the prior."""
         initial_key, path_key = jax.random.split(key)
         w0 = initial.sample(key=initial_key)
+        dB = jax.random.normal(path_key, (self.steps, *w0.shape), w0.dtype) / math.sqrt(self.steps)
+        w, correction = self.drive(prior, drift, w0, dB)
+        t = self.times(w0.dtype)
+        u = correction / prior.sigma
+        nats = 0.5 * jnp.sum(u**2) / self.steps
+        if kl == "analytic":
+            nats += initial.kl()
+        else:
+            # Zero mean, yet kept: path by path it cancels the likelihood's noise.
+            v = jax.vmap(frozen(drift))(t[:-1], w[:-1]) / prior.sigma if kl == "stl" else u
+            law = frozen(initial) if kl == "stl" else initial
+            nats += jnp.sum(v * dB) + law.log_ratio(w0)
+        return WeightPath(t, w, nats)
+
+    def times(self, dtype: Any = float) -> Float[Array, " time"]:
+        """The grid, from exactly 0 to exactly 1."""
+        return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
+
+    def drive(
+        self, prior: OU, drift: Drift, w0: Weights, dB: Float[Array, "step weight"]
+    ) -> tuple[Float[Array, "time weight"], Float[Array, "step weight"]]:
+        """The posterior's path from w_0 under given Brownian increments, and NN_φ at the left end of each step."""
         dt = 1 / self.steps
-        t = jnp.arange(self.steps + 1, dtype=w0.dtype) / self.steps
-        dB = math.sqrt(dt) * jax.random.normal(path_key, (self.steps, *w0.shape), w0.dtype)
 
         def euler(w: Weights, now: tuple[Depth, Weights]) -> tuple[Weights, tuple[Weights, Weights]]:
             t, dB = now
             correction = drift(t, w)
             return w + (prior.drift(t, w) + correction) * dt + prior.sigma * dB, (w, correction)
 
-        w1, (w, correction) = lax.scan(euler, w0, (t[:-1], dB))
-        u = correction / prior.sigma
-        if kl == "analytic":
-            nats = initial.kl()
-        else:
-            # Zero mean, yet kept: path by path it cancels the likelihood's noise.
-            v = jax.vmap(frozen(drift))(t[:-1], w) / prior.sigma if kl == "stl" else u
-            law = frozen(initial) if kl == "stl" else initial
-            nats = jnp.sum(v * dB) + law.log_ratio(w0)
-        return WeightPath(t, jnp.concatenate([w, w1[None]]), nats + 0.5 * dt * jnp.sum(u**2))
+        w1, (w, correction) = lax.scan(euler, w0, (self.times(w0.dtype)[:-1], dB))
+        return jnp.concatenate([w, w1[None]]), correction
 
     def hidden(
         self,
@@ -97,12 +109,11 @@ class FixedGrid(eqx.Module):
         ``weights`` has one leading entry for each step: w at its left end.
         """
         dt = 1 / self.steps
-        t = jnp.arange(self.steps, dtype=h0.dtype) / self.steps
 
         def euler(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Hidden | None]:
             t, w = now
             return h + f_h(t, h, w) * dt, h if every else None
 
         step = jax.checkpoint(euler) if self.checkpoint else euler
-        h1, h = lax.scan(step, h0, (t, weights), unroll=self.unroll)
+        h1, h = lax.scan(step, h0, (self.times(h0.dtype)[:-1], weights), unroll=self.unroll)
         return jnp.concatenate([h, h1[None]]) if every else h1

@@ -6,6 +6,7 @@ The same key always gives the same function. A deterministic model ignores the k
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import equinox as eqx
@@ -95,10 +96,10 @@ def bayesianize(
     module: eqx.Module,
     where: Callable[[Any], Any] | None = None,
     *,
-    prior: OU | None = None,
+    prior: OU = OU(),
     drift: Drift | Sequence[int] = (32, 32),
     initial: Callable[[Weights], Point | Normal] = Point,
-    solver: FixedGrid | None = None,
+    solver: FixedGrid = FixedGrid(),
     kl: Estimator = "analytic",
     scale: Callable[[Array], float] = fan_in_scale,
     key: PRNGKeyArray,
@@ -120,7 +121,7 @@ def bayesianize(
     shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
     if shape != w0.shape:
         raise ValueError(f"the drift maps {w0.shape[0]} weights to shape {shape}: build it for size {w0.shape[0]}.")
-    return SDEBlock(field, weights, prior or OU(), drift, initial(w0), solver or FixedGrid(), kl)
+    return SDEBlock(field, weights, prior, drift, initial(w0), solver, kl)
 
 
 def _mask(module: eqx.Module, where: Callable[[Any], Any] | None) -> PyTree[bool]:
@@ -170,23 +171,36 @@ class SDEBNN(eqx.Module):
         in_size: int,
         out_size: int,
         *,
-        widths: Sequence[int] = (32, 32),
+        widths: Sequence[int] = (32,),
         augment: int = 2,
-        activation: Callable[[Array], Array] = jnp.tanh,
-        prior: OU | None = None,
+        activation: Callable[[Array], Array] = jax.nn.swish,
+        gain: float = 2.0,
+        prior: OU = OU(sigma=0.3),
         drift: Sequence[int] = (32, 32),
         initial: Callable[[Weights], Point | Normal] = Point,
-        solver: FixedGrid | None = None,
+        solver: FixedGrid = FixedGrid(),
         kl: Estimator = "analytic",
         key: PRNGKeyArray,
     ) -> "SDEBNN":
-        """The net for vectors: zeros appended, one random MLP field, a deterministic linear read-out."""
+        """The net for vectors: zeros appended, one random MLP field, a deterministic linear read-out.
+
+        The defaults suit inputs and targets of about unit scale.
+        """
         check_count("in_size", in_size)
         check_count("out_size", out_size)
+        check_count("augment", augment, least=0)
         check_key(key)
         field_key, drift_key, head_key = jax.random.split(key, 3)
         state = in_size + augment
-        field = TimeMLP(state, widths, activation=activation, key=field_key)
-        block = bayesianize(field, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=drift_key)
+        block = bayesianize(
+            TimeMLP(state, widths, activation=activation, gain=gain, key=field_key),
+            prior=prior,
+            drift=drift,
+            initial=initial,
+            solver=solver,
+            kl=kl,
+            scale=partial(fan_in_scale, gain=gain),
+            key=drift_key,
+        )
         head = eqx.nn.Linear(state, out_size, key=head_key)
         return SDEBNN((Deterministic(Augment(in_size, augment)), block, Deterministic(head)))

@@ -1,0 +1,180 @@
+"""The command line: the only place where strings become objects."""
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.console import Console
+
+from sdebnn import __version__, verify
+from sdebnn.data import toy
+from sdebnn.likelihoods import Gaussian
+from sdebnn.models import SDEBNN, draw_keys
+from sdebnn.predict import evaluate, predict
+from sdebnn.train import fit
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Infinitely deep Bayesian neural networks.",
+)
+
+
+def main() -> None:
+    """Run the command line. What a user got wrong is one line on stderr and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        print(f"sdebnn: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"sdebnn {__version__}")
+        raise typer.Exit
+
+
+@app.command("verify")
+def verify_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    seed: Annotated[int, typer.Option(help="Names the random paths.")] = 0,
+) -> None:
+    """Check this machine's answers against exact ones. Exits with 1 if any is wrong."""
+    rows = []
+    console = Console(stderr=True) if as_json else Console()
+    if not as_json:
+        console.print(f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold")
+    for theorem in verify.theorems(seed):
+        rows.append({**theorem._asdict(), "passed": theorem.passed})
+        if not as_json:
+            mark = "[green]ok  [/]" if theorem.passed else "[red]FAIL[/]"
+            numbers = f"{theorem.measured:12.6g}  {theorem.exact:12.6g}  {theorem.tolerance:10.2g}"
+            console.print(f"{mark}  {theorem.name:54}  {numbers}", highlight=False, soft_wrap=True)
+    failed = sum(not row["passed"] for row in rows)
+    if as_json:
+        print(json.dumps({"theorems": rows}, indent=2))
+    else:
+        console.print(f"{len(rows) - failed} of {len(rows)} hold on {jax.devices()[0].device_kind}.", highlight=False)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and metrics.json.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Names the data, the model and its draws.")] = 0,
+    epochs: Annotated[int, typer.Option(help="Training steps.")] = 4000,
+) -> None:
+    """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
+    out.mkdir(parents=True, exist_ok=True)
+    keys = jax.random.split(jax.random.key(seed), 5)
+    x, y = toy.wave(60, key=keys[0])
+    model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
+    start = time.perf_counter()
+    fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs)
+    seconds = time.perf_counter() - start
+
+    held_out = toy.wave(400, key=keys[3])
+    scores = evaluate(fitted.model, fitted.likelihood, *held_out, draws=400, key=keys[4])
+    metrics = {
+        **scores,
+        **_spread(fitted.model, fitted.likelihood, key=keys[4]),
+        "kl_weight": 1.0,
+        "examples": len(x),
+        "epochs": epochs,
+        "seed": seed,
+        "fit_seconds": round(seconds, 2),
+        "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
+    }
+    _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    _pictures(out, model, fitted.model, fitted.likelihood, x, y, key=keys[4])
+    print(
+        f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
+        f"{metrics['coverage_95']:.1%} of 400 held-out points, and the predictive spread is "
+        f"{metrics['std_ratio']:.1f} times wider one range-width outside the data."
+    )
+
+
+def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
+    """The predictive standard deviation inside the data's range, and one width of it outside, the smaller side."""
+    low, high = toy.WAVE_RANGE
+    width = high - low
+    grid = jnp.concatenate([jnp.linspace(low, high, 81), jnp.array([low - width, high + width])])[:, None]
+    targets = likelihood.sample(predict(model, grid, draws=400, key=key), key=jax.random.fold_in(key, 1))
+    std = np.asarray(targets.std(0))[:, 0]
+    inside, outside = float(std[:81].mean()), float(std[81:].min())
+    return {"std_inside": inside, "std_outside": outside, "std_ratio": outside / inside}
+
+
+def _pictures(
+    out: Path, before: SDEBNN, after: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array
+) -> None:
+    """predictive.png (prior and posterior) and trajectories.png (one hidden unit over depth)."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.") from None
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    from sdebnn import plots
+
+    grid = jnp.linspace(-6, 6, 241)[:, None]
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    for axes, model, title in zip(panels, (before, after), ("Prior", "Posterior"), strict=True):
+        samples = predict(model, grid, draws=400, key=key)
+        plots.bands(axes, grid[:, 0], likelihood.sample(samples, key=jax.random.fold_in(key, 1))[..., 0])
+        plots.draws(axes, grid[:, 0], likelihood.center(samples)[:5, :, 0])
+        plots.plain(axes, title, "x", "y" if axes is panels[0] else "")
+    plots.observations(panels[1], x[:, 0], y[:, 0])
+    panels[1].plot(grid[:, 0], toy.wave_mean(grid[:, 0]), "--", color="#555", linewidth=1, label="truth")
+    panels[1].legend(frameon=False, fontsize=9, loc="upper left")
+    panels[1].set_ylim(-4, 4)
+    _save(figure, out / "predictive.png")
+
+    inputs = jnp.linspace(*toy.WAVE_RANGE, 6)[:, None]
+    still = eqx.tree_at(lambda model: model.layers[1].prior.sigma, after, 1e-6)
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    titles = ("The same net without noise: an ODE", "The posterior: weights follow an SDE")
+    for axes, model, title in zip(panels, (still, after), titles, strict=True):
+        plots.trajectories(axes, model.layers[1].solver.times(), _read_out(model, inputs, draws_of=key))
+        plots.plain(axes, title, "depth t", "hidden state, as the output reads it" if axes is panels[0] else "")
+    _save(figure, out / "trajectories.png")
+
+
+def _read_out(model: SDEBNN, x: jax.Array, *, draws_of: jax.Array) -> jax.Array:
+    """What the output layer would say at every depth, for 200 draws: "draw time example"."""
+    augment, block, head = model.layers
+
+    @jax.jit
+    def one(key: jax.Array) -> jax.Array:
+        h0, _ = augment(x, key=key)
+        states, _ = block.trajectory(h0, key=key)
+        return jax.vmap(lambda h: head(h, key=key)[0][:, 0])(states)
+
+    return jax.vmap(one)(draw_keys(draws_of, 200))
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a picture whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    figure.savefig(part, dpi=160, format="png")
+    os.replace(part, path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    os.replace(part, path)

@@ -1,0 +1,70 @@
+"""Pictures: functions of (axes, samples) that draw and return nothing. They never open or save a figure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+
+BLUE = "#2a6f97"
+COLOURS = ("#e07a5f", "#3d9970", "#8a5fbf", "#d9a21b", "#c2417c", "#2b8cbe", "#7f8c3a")
+LEVELS = (0.95, 0.8, 0.6, 0.4, 0.2)
+
+
+def bands(
+    axes: Axes,
+    x: Float[Array, " point"],
+    samples: Float[Array, "draw point"],
+    *,
+    levels: Sequence[float] = LEVELS,
+    colour: str = BLUE,
+) -> None:
+    """Central intervals of the samples at every point, one inside the other, the middle darkest."""
+    x, samples = np.asarray(x), np.asarray(samples)
+    paper, ink = np.ones(3), np.array(to_rgb(colour))
+    for i, level in enumerate(sorted(levels, reverse=True)):
+        low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        share = 0.16 + 0.6 * i / max(1, len(levels) - 1)
+        label = f"{level:.0%} of predictions" if i == 0 else None
+        axes.fill_between(x, low, high, color=tuple(paper + share * (ink - paper)), linewidth=0, zorder=1, label=label)
+
+
+def draws(
+    axes: Axes, x: Float[Array, " point"], samples: Float[Array, "draw point"], *, colours: Sequence[str] = COLOURS
+) -> None:
+    """One line for each function drawn."""
+    for i, sample in enumerate(np.asarray(samples)):
+        axes.plot(np.asarray(x), sample, color=colours[i % len(colours)], linewidth=1.1, alpha=0.9, zorder=2)
+
+
+def observations(axes: Axes, x: Float[Array, " example"], y: Float[Array, " example"], label: str = "data") -> None:
+    """The data, as dots that stay visible on any band."""
+    axes.scatter(x, y, s=16, color="#1b1b1e", edgecolor="white", linewidth=0.5, zorder=4, label=label)
+
+
+def trajectories(
+    axes: Axes,
+    t: Float[Array, " time"],
+    states: Float[Array, "draw time example"],
+    *,
+    lines: int = 5,
+    colours: Sequence[str] = COLOURS,
+) -> None:
+    """One hidden unit over depth: a colour for each input, its density over draws shaded, a few draws as lines."""
+    t, states = np.asarray(t), np.asarray(states)
+    for i in range(states.shape[2]):
+        colour = colours[i % len(colours)]
+        for level, alpha in ((0.95, 0.14), (0.7, 0.16), (0.4, 0.2)):
+            low, high = np.quantile(states[:, :, i], [(1 - level) / 2, (1 + level) / 2], axis=0)
+            axes.fill_between(t, low, high, color=colour, alpha=alpha, linewidth=0)
+        axes.plot(t, states[:lines, :, i].T, color=colour, linewidth=0.9, alpha=0.9)
+        axes.scatter(t[:1], states[0, :1, i], s=14, color=colour, zorder=3)
+
+
+def plain(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
+    """Title and labels, and no frame where nothing is read off."""
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
