@@ -12,8 +12,8 @@ help: ## list these targets
 demo: $(READY) ## fit a 1-D regression in under a minute, write pictures and metrics to demo/
 	@$(BIN)/sdebnn demo --out demo
 
-test: $(READY) ## run the whole test suite
-	@$(BIN)/python -m pytest
+test: $(READY) ## run the whole test suite, shapes checked against the signatures, warnings as errors
+	@$(BIN)/python -m pytest -W error --jaxtyping-packages=sdebnn,beartype.beartype
 
 verify: $(READY) ## check this machine's answers against exact ones
 	@$(BIN)/sdebnn verify

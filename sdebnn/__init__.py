@@ -1,12 +1,12 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
 from sdebnn import metrics
-from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
+from sdebnn.fields import Augment, Standardised, TimeConvLayer, TimeMLP, fan_in_scale
 from sdebnn.integrate import FixedGrid, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
-from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys
+from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of
 from sdebnn.predict import evaluate, predict
-from sdebnn.processes import OU, DriftNet, LinearDrift, Normal, Point
+from sdebnn.processes import OU, DriftNet, LinearDrift, NoDrift, Normal, Point
 from sdebnn.train import Elbo, Fit, elbo, fit
 
 __version__ = "0.1.0"
@@ -25,11 +25,13 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "LinearDrift",
+    "NoDrift",
     "Normal",
     "Point",
     "SDEBlock",
     "Standardised",
     "StudentT",
+    "TimeConvLayer",
     "TimeMLP",
     "WeightPath",
     "bayesianize",
@@ -40,4 +42,5 @@ __all__ = [
     "fit",
     "metrics",
     "predict",
+    "prior_of",
 ]

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jax.core import Tracer
+from jaxtyping import Array, Float, PRNGKeyArray
 
 
 def check_key(key: PRNGKeyArray) -> None:
@@ -17,7 +19,7 @@ def check_key(key: PRNGKeyArray) -> None:
     remedy = "make one with jax.random.key(0)"
     if not isinstance(key, jax.Array):
         raise ValueError(f"key={key!r} is not a JAX random key: {remedy}.")
-    if not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise ValueError(
             f"key is an array of dtype {key.dtype}, perhaps a legacy jax.random.PRNGKey: {remedy}, "
             "or turn yours into one with jax.random.wrap_key_data(key)."
@@ -45,7 +47,7 @@ def check_counts(name: str, values: Sequence[int]) -> None:
 
 def check_positive(name: str, value: object, *, or_zero: bool = False) -> None:
     """Refuse a number that is not finite and positive. Arrays (parameters) pass if each element does."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     numeric = isinstance(value, jax.Array | np.ndarray) or (isinstance(value, Real) and not isinstance(value, bool))
     if numeric:
@@ -70,13 +72,13 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 def check_array(name: str, value: object, least_ndim: int = 1) -> None:
     """Refuse data that are empty, not numbers, NaN or infinite, or of too few axes."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} is not a rectangular array of numbers: {error}.") from None
-    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool or jax.dtypes.issubdtype(array.dtype, np.inexact)):
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool or jnp.issubdtype(array.dtype, jnp.inexact)):
         raise ValueError(f"{name} has dtype {array.dtype}: pass numbers.")
     if array.ndim < least_ndim:
         raise ValueError(
@@ -103,3 +105,15 @@ def check_data(x: Array | np.ndarray, y: Array | np.ndarray) -> None:
             f"x has {np.shape(x)[0]} examples and y has {np.shape(y)[0]} (shapes {np.shape(x)} and {np.shape(y)}): "
             "the first axes must agree."
         )
+
+
+def as_inputs(name: str, x: Array | np.ndarray) -> Float[Array, "example *input"]:
+    """A batch as a floating-point array of JAX, examples first; refused if it cannot be one."""
+    check_array(name, x, least_ndim=2)
+    with np.errstate(over="ignore"):
+        array = jnp.asarray(x)
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        array = array.astype(float)
+    if array is not x:
+        check_array(name, array)  # once more: what is finite in float64 may not be in float32
+    return array

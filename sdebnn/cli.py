@@ -18,8 +18,9 @@ from rich.console import Console
 from sdebnn import __version__, verify
 from sdebnn.data import toy
 from sdebnn.likelihoods import Gaussian
-from sdebnn.models import SDEBNN, draw_keys
+from sdebnn.models import SDEBNN, draw_keys, prior_of
 from sdebnn.predict import evaluate, predict
+from sdebnn.processes import Point
 from sdebnn.train import fit
 
 app = typer.Typer(
@@ -74,12 +75,12 @@ def verify_command(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and metrics.json.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Names the data, the model and its draws.")] = 0,
-    epochs: Annotated[int, typer.Option(help="Training steps.")] = 4000,
+    epochs: Annotated[int, typer.Option(help="Training steps.")] = 5000,
 ) -> None:
     """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
     out.mkdir(parents=True, exist_ok=True)
     keys = jax.random.split(jax.random.key(seed), 5)
-    x, y = toy.wave(60, key=keys[0])
+    x, y = toy.wave(100, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
     start = time.perf_counter()
     fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs)
@@ -98,7 +99,7 @@ def demo(
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    _pictures(out, model, fitted.model, fitted.likelihood, x, y, key=keys[4])
+    _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[4])
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
         f"{metrics['coverage_95']:.1%} of 400 held-out points, and the predictive spread is "
@@ -117,9 +118,7 @@ def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
     return {"std_inside": inside, "std_outside": outside, "std_ratio": outside / inside}
 
 
-def _pictures(
-    out: Path, before: SDEBNN, after: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array
-) -> None:
+def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array) -> None:
     """predictive.png (prior and posterior) and trajectories.png (one hidden unit over depth)."""
     try:
         import matplotlib
@@ -130,10 +129,15 @@ def _pictures(
 
     from sdebnn import plots
 
-    grid = jnp.linspace(-6, 6, 241)[:, None]
+    grid = jnp.linspace(-6, 6, 161)[:, None]
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
-    for axes, model, title in zip(panels, (before, after), ("Prior", "Posterior"), strict=True):
-        samples = predict(model, grid, draws=400, key=key)
+    for axes, law, title in zip(
+        panels,
+        (prior_of(model), model),
+        ("Prior: before any data", f"Posterior: after {len(x)} observations"),
+        strict=True,
+    ):
+        samples = predict(law, grid, draws=2000, key=key)
         plots.bands(axes, grid[:, 0], likelihood.sample(samples, key=jax.random.fold_in(key, 1))[..., 0])
         plots.draws(axes, grid[:, 0], likelihood.center(samples)[:5, :, 0])
         plots.plain(axes, title, "x", "y" if axes is panels[0] else "")
@@ -144,26 +148,30 @@ def _pictures(
     _save(figure, out / "predictive.png")
 
     inputs = jnp.linspace(*toy.WAVE_RANGE, 6)[:, None]
-    still = eqx.tree_at(lambda model: model.layers[1].prior.sigma, after, 1e-6)
+    block = model.layers[1]
+    still = eqx.tree_at(  # σ and the spread of w_0 all but zero: one trajectory for each input
+        lambda model: (model.layers[1].prior.sigma, model.layers[1].initial),
+        model,
+        (1e-6, Point(block.initial.mean)),
+    )
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     titles = ("The same net without noise: an ODE", "The posterior: weights follow an SDE")
-    for axes, model, title in zip(panels, (still, after), titles, strict=True):
-        plots.trajectories(axes, model.layers[1].solver.times(), _read_out(model, inputs, draws_of=key))
+    for axes, law, title in zip(panels, (still, model), titles, strict=True):
+        plots.trajectories(axes, block.solver.times(), _read_out(law, inputs, draws=200, key=key))
         plots.plain(axes, title, "depth t", "hidden state, as the output reads it" if axes is panels[0] else "")
     _save(figure, out / "trajectories.png")
 
 
-def _read_out(model: SDEBNN, x: jax.Array, *, draws_of: jax.Array) -> jax.Array:
-    """What the output layer would say at every depth, for 200 draws: "draw time example"."""
+def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
+    """What the output layer would say at every depth: "draw time example"."""
     augment, block, head = model.layers
 
-    @jax.jit
     def one(key: jax.Array) -> jax.Array:
         h0, _ = augment(x, key=key)
         states, _ = block.trajectory(h0, key=key)
         return jax.vmap(lambda h: head(h, key=key)[0][:, 0])(states)
 
-    return jax.vmap(one)(draw_keys(draws_of, 200))
+    return jax.jit(jax.vmap(one))(draw_keys(key, draws))
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -110,7 +110,7 @@ class FixedGrid(eqx.Module):
         """
         dt = 1 / self.steps
 
-        def euler(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Hidden | None]:
+        def euler(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Any]:
             t, w = now
             return h + f_h(t, h, w) * dt, h if every else None
 

@@ -10,11 +10,12 @@ the second half of the outputs (heteroscedastic): softplus keeps it positive.
 
 import math
 from abc import abstractmethod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sdebnn.checks import check_array, check_key, check_positive
@@ -22,6 +23,7 @@ from sdebnn.checks import check_array, check_key, check_positive
 Outputs = Float[Array, "*lead output"]
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """What ``fit`` and ``predict`` ask of a likelihood. Leading axes of outputs and targets broadcast."""
 
@@ -58,7 +60,7 @@ class _LocationScale(eqx.Module):
     @abstractmethod
     def _standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]: ...
 
-    def _split(self, outputs: Outputs) -> tuple[Outputs, Float[Array, "..."]]:
+    def _split(self, outputs: Outputs) -> tuple[Float[Array, "*lead target"], Float[Array, "..."]]:
         """Location and scale of every target."""
         if self.log_scale is not None:
             return outputs, jnp.exp(jnp.asarray(self.log_scale, outputs.dtype))
@@ -99,6 +101,9 @@ class _LocationScale(eqx.Module):
 class Gaussian(_LocationScale):
     """Normal noise; ``scale`` is its standard deviation."""
 
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
+
     def _standard_log_prob(self, z):
         return -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
 
@@ -109,6 +114,9 @@ class Gaussian(_LocationScale):
 class Laplace(_LocationScale):
     """Double-exponential noise; its standard deviation is √2 ``scale``."""
 
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
+
     def _standard_log_prob(self, z):
         return -jnp.abs(z) - math.log(2)
 
@@ -118,6 +126,9 @@ class Laplace(_LocationScale):
 
 class Cauchy(_LocationScale):
     """Noise without mean or variance: outliers weigh little."""
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
 
     def _standard_log_prob(self, z):
         return -jnp.log1p(z**2) - math.log(math.pi)
@@ -154,7 +165,7 @@ class Categorical(eqx.Module):
             raise ValueError(f"y has dtype {y.dtype}: pass class numbers, whole numbers from 0 to {classes - 1}.")
         if y.ndim and outputs.ndim > 1 and y.shape[-1] != outputs.shape[-2]:
             raise ValueError(f"y has shape {y.shape}: pass one class number for each of {outputs.shape[-2]} examples.")
-        if not isinstance(y, jax.core.Tracer):
+        if not isinstance(y, Tracer):
             check_array("y", y, least_ndim=0)
             if int(y.min()) < 0 or int(y.max()) >= classes:
                 wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())

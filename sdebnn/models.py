@@ -12,17 +12,17 @@ from typing import Any, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_array, check_choice, check_count, check_key
+from sdebnn.checks import as_inputs, check_choice, check_count, check_key
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import Estimator, FixedGrid, Hidden, WeightPath
-from sdebnn.processes import OU, Depth, Drift, DriftNet, Normal, Point, Weights
+from sdebnn.processes import OU, Depth, Drift, DriftNet, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
 
 
-def draw_keys(key: PRNGKeyArray, draws: int) -> PRNGKeyArray:
+def draw_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
     """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before."""
     check_key(key)
     check_count("draws", draws)
@@ -71,25 +71,46 @@ class SDEBlock(eqx.Module):
         return self._solve(h, key, every=True)
 
     def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool) -> tuple[Array, Float[Array, ""]]:
-        check_array("h", h, least_ndim=2)
-        path = self.draw(key=key)
+        h = as_inputs("h", h)
 
         def f_h(t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
             return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
 
+        self._check_shape(f_h, h)
+        path = self.draw(key=key)
         # Every step's arrays at once, outside the loop over depth.
         random = self.weights.unravel(path.w[:-1])
-        self._check_shape(f_h, path.t[0], h, jax.tree.map(lambda leaf: leaf[0], random))
         return self.solver.hidden(f_h, random, h, every=every), path.kl
 
-    def _check_shape(self, f_h: Callable[..., Hidden], t: Depth, h: Hidden, random: PyTree[Array]) -> None:
-        out = jax.eval_shape(f_h, t, h, random)
+    def _check_shape(self, f_h: Callable[..., Hidden], h: Hidden) -> None:
+        """Refuse a field whose dh/dt does not look like h."""
+        random = jax.eval_shape(self.weights.unravel, jax.ShapeDtypeStruct((self.weights.size,), h.dtype))
+        try:
+            out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, random)
+        except (TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            message = f"the field refuses a state of shape {h.shape[1:]} ({reason}): check the shape of x."
+            raise ValueError(message) from error
         if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
             raise ValueError(
                 f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
                 f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
                 "dh/dt must look like h; give the field its own last layer, or cast x."
             )
+
+
+def prior_of(model: Any) -> Any:
+    """The same model before any data: each block's drift is off and its w_0 follows the prior, so the KL is 0.
+
+    Deterministic parameters, and a w_0 that is a point, stay as they are.
+    """
+
+    def forget(node: Any) -> Any:
+        if not isinstance(node, SDEBlock):
+            return node
+        return eqx.tree_at(lambda b: (b.drift, b.initial), node, (NoDrift(), node.initial.prior()))
+
+    return jax.tree.map(forget, model, is_leaf=lambda node: isinstance(node, SDEBlock))
 
 
 def bayesianize(
@@ -118,9 +139,12 @@ def bayesianize(
     w0 = weights.ravel(random)
     if not callable(drift):
         drift = DriftNet(weights.size, drift, key=key)
-    shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
+    try:
+        shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
+    except (TypeError, ValueError) as error:
+        shape = f"none ({str(error).splitlines()[0]})"
     if shape != w0.shape:
-        raise ValueError(f"the drift maps {w0.shape[0]} weights to shape {shape}: build it for size {w0.shape[0]}.")
+        raise ValueError(f"the drift maps {weights.size} weights to shape {shape}: build it for size {weights.size}.")
     return SDEBlock(field, weights, prior, drift, initial(w0), solver, kl)
 
 
@@ -151,7 +175,7 @@ def _mask(module: eqx.Module, where: Callable[[Any], Any] | None) -> PyTree[bool
 class SDEBNN(eqx.Module):
     """Models in sequence: the outputs of each are the inputs of the next, and their KLs add up."""
 
-    layers: tuple[Callable[..., tuple[Array, Array]], ...]
+    layers: tuple[Any, ...]
 
     def __check_init__(self):
         if not self.layers:
@@ -159,8 +183,7 @@ class SDEBNN(eqx.Module):
 
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         check_key(key)
-        check_array("x", x, least_ndim=2)
-        h, kl = x, jnp.zeros(())
+        h, kl = as_inputs("x", x), jnp.zeros(())
         for i, layer in enumerate(self.layers):
             h, more = layer(h, key=jax.random.fold_in(key, i))
             kl = kl + more
@@ -171,13 +194,13 @@ class SDEBNN(eqx.Module):
         in_size: int,
         out_size: int,
         *,
-        widths: Sequence[int] = (32,),
-        augment: int = 2,
+        widths: Sequence[int] = (16,),
+        augment: int = 1,
         activation: Callable[[Array], Array] = jax.nn.swish,
         gain: float = 2.0,
         prior: OU = OU(sigma=0.3),
         drift: Sequence[int] = (32, 32),
-        initial: Callable[[Weights], Point | Normal] = Point,
+        initial: Callable[[Weights], Point | Normal] = Normal,
         solver: FixedGrid = FixedGrid(),
         kl: Estimator = "analytic",
         key: PRNGKeyArray,

@@ -21,17 +21,20 @@ def bands(
     colour: str = BLUE,
 ) -> None:
     """Central intervals of the samples at every point, one inside the other, the middle darkest."""
-    x, samples = np.asarray(x), np.asarray(samples)
     paper, ink = np.ones(3), np.array(to_rgb(colour))
     for i, level in enumerate(sorted(levels, reverse=True)):
-        low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        low, high = np.quantile(np.asarray(samples), [(1 - level) / 2, (1 + level) / 2], axis=0)
         share = 0.16 + 0.6 * i / max(1, len(levels) - 1)
         label = f"{level:.0%} of predictions" if i == 0 else None
         axes.fill_between(x, low, high, color=tuple(paper + share * (ink - paper)), linewidth=0, zorder=1, label=label)
 
 
 def draws(
-    axes: Axes, x: Float[Array, " point"], samples: Float[Array, "draw point"], *, colours: Sequence[str] = COLOURS
+    axes: Axes,
+    x: Float[Array, " point"],
+    samples: Float[Array, "draw point"],
+    *,
+    colours: Sequence[str] = COLOURS,
 ) -> None:
     """One line for each function drawn."""
     for i, sample in enumerate(np.asarray(samples)):
@@ -52,14 +55,14 @@ def trajectories(
     colours: Sequence[str] = COLOURS,
 ) -> None:
     """One hidden unit over depth: a colour for each input, its density over draws shaded, a few draws as lines."""
-    t, states = np.asarray(t), np.asarray(states)
-    for i in range(states.shape[2]):
+    depth, values = np.asarray(t), np.asarray(states)
+    for i in range(values.shape[2]):
         colour = colours[i % len(colours)]
         for level, alpha in ((0.95, 0.14), (0.7, 0.16), (0.4, 0.2)):
-            low, high = np.quantile(states[:, :, i], [(1 - level) / 2, (1 + level) / 2], axis=0)
-            axes.fill_between(t, low, high, color=colour, alpha=alpha, linewidth=0)
-        axes.plot(t, states[:lines, :, i].T, color=colour, linewidth=0.9, alpha=0.9)
-        axes.scatter(t[:1], states[0, :1, i], s=14, color=colour, zorder=3)
+            low, high = np.quantile(values[:, :, i], [(1 - level) / 2, (1 + level) / 2], axis=0)
+            axes.fill_between(depth, low, high, color=colour, alpha=alpha, linewidth=0)
+        axes.plot(depth, values[:lines, :, i].T, color=colour, linewidth=0.9, alpha=0.9)
+        axes.scatter(depth[:1], values[0, :1, i], s=14, color=colour, zorder=3)
 
 
 def plain(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:

@@ -1,6 +1,6 @@
 """Predict with any model of the contract: samples are one array, "draw example output".
 
-    p(y | x, D) = E_Q[ p(y | x, w) ],   estimated by the mean over draws of w
+p(y | x, D) = E_Q[ p(y | x, w) ],   estimated by the mean over draws of w
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn import metrics
-from sdebnn.checks import check_array, check_count, check_data, check_key
+from sdebnn.checks import as_inputs, check_count, check_data, check_key
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import draw_keys
 
@@ -66,14 +66,12 @@ def _samples(
 ) -> tuple[Float[Array, "draw example *output"], Float[Array, " draw"]]:
     """Outputs and KLs of the draws, a batch of examples at a time."""
     check_count("batch_size", batch_size)
-    check_array("x", x, least_ndim=2)
+    x = as_inputs("x", x)
     keys = draw_keys(key, draws)
-    x = jnp.asarray(x)
-    x = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
     parts = [_batch(model, x[i : i + batch_size], keys) for i in range(0, x.shape[0], batch_size)]
     return jnp.concatenate([samples for samples, _ in parts], axis=1), parts[0][1]
 
 
 @eqx.filter_jit
-def _batch(model: Any, x: Array, keys: PRNGKeyArray) -> tuple[Array, Array]:
+def _batch(model: Any, x: Array, keys: Key[Array, " draw"]) -> tuple[Array, Array]:
     return lax.map(lambda key: model(x, key=key), keys, batch_size=DRAWS_AT_ONCE)

@@ -37,7 +37,7 @@ class OU(eqx.Module):
         """f_p(t, w)."""
         return self.rate * (self.mean - w)
 
-    def marginal(self, t: Depth, w0: Weights) -> tuple[Weights, Weights]:
+    def marginal(self, t: Depth, w0: Float[Array, "*w"]) -> tuple[Float[Array, "*w"], Float[Array, "*w"]]:
         """Mean and standard deviation of w_t given w_0, in closed form."""
         rate = jnp.asarray(self.rate, w0.dtype)
         mean = self.mean + (w0 - self.mean) * jnp.exp(-rate * t)
@@ -102,6 +102,13 @@ class DriftNet(eqx.Module):
         return self.layers[-1](t, w)
 
 
+class NoDrift(eqx.Module):
+    """Zero, and no parameters: the posterior is the prior."""
+
+    def __call__(self, t: Depth, w: Weights) -> Weights:
+        return jnp.zeros_like(w)
+
+
 class LinearDrift(eqx.Module):
     """a(t) w + b(t), elementwise: the posterior stays a Gaussian process, factorised over the weights.
 
@@ -146,6 +153,10 @@ class Point(eqx.Module):
         """Zero: nothing is inferred."""
         return jnp.zeros((), self.value.dtype)
 
+    def prior(self) -> "Point":
+        """The point itself: it has no prior."""
+        return self
+
 
 class Normal(eqx.Module):
     """w_0 is inferred: q(w_0) = N(mean, std²) against the prior N(prior_mean, prior_std²), each weight alone."""
@@ -155,7 +166,7 @@ class Normal(eqx.Module):
     prior_mean: float
     prior_std: float
 
-    def __init__(self, mean: Weights, std: float = 0.1, *, prior_mean: float = 0.0, prior_std: float = 1.0):
+    def __init__(self, mean: Weights, std: float = 0.2, *, prior_mean: float = 0.0, prior_std: float = 1.0):
         check_positive("std", std)
         check_positive("prior_std", prior_std)
         check_finite_number("prior_mean", prior_mean)
@@ -180,3 +191,8 @@ class Normal(eqx.Module):
         under_q = (w0 - self.mean) * jnp.exp(-self.log_std)
         under_p = (w0 - self.prior_mean) / self.prior_std
         return jnp.sum(0.5 * under_p**2 - 0.5 * under_q**2 - log_relative)
+
+    def prior(self) -> "Normal":
+        """The law before any data."""
+        mean, std = jnp.full_like(self.mean, self.prior_mean), self.prior_std
+        return Normal(mean, std, prior_mean=self.prior_mean, prior_std=std)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sdebnn.checks import check_count, check_data, check_key, check_positive
+from sdebnn.checks import as_inputs, check_array, check_count, check_data, check_key, check_positive
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import draw_keys
 
@@ -74,11 +74,11 @@ def fit(
     y: Array | np.ndarray,
     *,
     key: PRNGKeyArray,
-    epochs: int = 4000,
+    epochs: int = 5000,
     batch_size: int | None = None,
     draws: int = 8,
     kl_weight: float = 1.0,
-    learning_rate: float = 1e-2,
+    learning_rate: float = 2e-2,
     optimizer: optax.GradientTransformation | None = None,
     progress: bool = True,
 ) -> Fit:
@@ -127,8 +127,8 @@ def fit(
             history.append(record)
             bar.update(task, completed=start + len(these), elbo=record.elbo[-1], kl=record.kl[-1])
     model, likelihood = eqx.combine(state[0], rest)
-    columns = Elbo(*(np.concatenate(column) for column in zip(*history, strict=True))) if history else Elbo(*[np.empty(0)] * 3)
-    return Fit(model, likelihood, columns._asdict())
+    columns = {name: np.concatenate([getattr(record, name) for record in history] or [[]]) for name in Elbo._fields}
+    return Fit(model, likelihood, columns)
 
 
 class _Job(NamedTuple):
@@ -150,9 +150,7 @@ def _epochs(
 
     def loss(parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Elbo]:
         model, likelihood = eqx.combine(parameters, rest)
-        terms = elbo(
-            model, likelihood, x, y, key=key, draws=job.draws, kl_weight=job.kl_weight, examples=examples
-        )
+        terms = elbo(model, likelihood, x, y, key=key, draws=job.draws, kl_weight=job.kl_weight, examples=examples)
         return -terms.elbo / examples, terms
 
     def step(state: PyTree, batch: tuple[Array, Array, PRNGKeyArray]) -> tuple[PyTree, Elbo]:
@@ -177,9 +175,10 @@ def _epochs(
 def _on_device(model: Any, likelihood: Likelihood, x: Any, y: Any, key: PRNGKeyArray) -> tuple[Array, Array]:
     """The data as arrays of JAX, once they are known to suit the model and the likelihood."""
     check_data(x, y)
-    x, y = jnp.asarray(x), jnp.asarray(y)
-    x = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
-    check_data(x, y)  # once more: what is finite in float64 may not be in float32
+    x = as_inputs("x", x)
+    with np.errstate(over="ignore"):
+        y = jnp.asarray(y)
+    check_array("y", y)
     outputs, _ = jax.eval_shape(lambda x, key: model(x, key=key), x, key)
     likelihood.log_prob(jnp.zeros(outputs.shape, outputs.dtype), y)  # on real labels, so that it can refuse them
     return x, y

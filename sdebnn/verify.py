@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn.fields import TimeMLP
 from sdebnn.integrate import Estimator, FixedGrid
@@ -104,7 +104,10 @@ def ou_kl(prior: OU, posterior: OU, w0: float) -> float:
     rate, mean, sigma = posterior.rate, posterior.mean, posterior.sigma
     a, b = prior.rate - rate, rate * mean - prior.rate * prior.mean
     c0, c1 = a * mean + b, a * (w0 - mean)  # a E[w_t] + b = c0 + c1 exp(-rate t)
-    e1, e2 = -math.expm1(-rate) / rate, -math.expm1(-2 * rate) / (2 * rate)  # ∫ exp(-rate t), ∫ exp(-2 rate t)
+    e1, e2 = (
+        -math.expm1(-rate) / rate,
+        -math.expm1(-2 * rate) / (2 * rate),
+    )  # ∫ exp(-rate t), ∫ exp(-2 rate t)
     spread = a**2 * sigma**2 * (1 - e2) / (2 * rate)
     return float((c0**2 + 2 * c0 * c1 * e1 + c1**2 * e2 + spread) / (2 * sigma**2))
 
@@ -115,7 +118,7 @@ def elbo_samples(
     initial: Point | Normal,
     kl: Estimator,
     steps: int,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " path"],
 ) -> Float[Array, " path"]:
     """One ELBO estimate for each key."""
 
@@ -132,7 +135,7 @@ def gradient_samples(
     parts: tuple[Callable[[Depth, Weights], Weights], Point | Normal],
     kl: Estimator,
     steps: int,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " path"],
 ) -> Float[Array, "path parameter"]:
     """The ELBO's gradient in the parameters of (drift, initial law), one estimate for each key."""
     parameters, rest = eqx.partition(parts, eqx.is_inexact_array)
@@ -157,7 +160,7 @@ def marginals(key: PRNGKeyArray) -> Iterator[Theorem]:
     nothing = DriftNet(1, (1,), key=key)
 
     @eqx.filter_jit
-    def paths(keys: PRNGKeyArray) -> Array:
+    def paths(keys: Key[Array, " path"]) -> Array:
         one = lambda key: FixedGrid(steps).weights(prior, nothing, Point(w0), kl="analytic", key=key).w[:, 0]  # noqa: E731
         return jax.vmap(one)(keys)
 
@@ -181,14 +184,14 @@ def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
     """The KL of paths: none between a process and itself, the closed form between two OU processes."""
     field_key, draw_key = jax.random.split(key)
     for kl in ESTIMATORS:
-        model = SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), kl=kl, key=field_key)
+        model = SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), initial=Point, kl=kl, key=field_key)
         nats = float(eqx.filter_jit(model)(jnp.ones((3, 2)), key=draw_key)[1])
         yield Theorem(f"KL of the untrained posterior ({kl})", nats, 0.0, 0.0)
     prior, posterior, w0 = OU(1.0, 0.0, 0.5), OU(2.0, 0.4, 0.5), 0.8
     drift, initial = OUDrift(prior, posterior), Point(jnp.array([w0]))
 
     @eqx.filter_jit
-    def nats_of(keys: PRNGKeyArray, kl: Estimator) -> Array:
+    def nats_of(keys: Key[Array, " path"], kl: Estimator) -> Array:
         return jax.vmap(lambda key: FixedGrid(1000).weights(prior, drift, initial, kl=kl, key=key).kl)(keys)
 
     for kl in ESTIMATORS[:2]:

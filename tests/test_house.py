@@ -1,0 +1,71 @@
+"""The house: what may import what, and what the front page promises."""
+
+import ast
+import re
+from pathlib import Path
+
+import sdebnn
+
+ROOT = Path(__file__).parent.parent
+ORDER = [
+    "checks", "processes", "fields", "likelihoods", "metrics", "integrate", "models", "baselines", "data", "train",
+    "predict", "artifacts", "estimators", "plots", "report", "verify", "cli",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms of sdebnn that a file imports from, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("sdebnn.")}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{path.name}: relative imports hide the order")
+        elif isinstance(node, ast.ImportFrom) and node.module == "sdebnn":
+            found |= {alias.name for alias in node.names if not alias.name.startswith("__")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sdebnn."):
+            found.add(node.module.split(".")[1])
+    return found
+
+
+def test_a_file_imports_only_from_rows_above_it():
+    for path in (ROOT / "sdebnn").rglob("*.py"):
+        room = path.relative_to(ROOT / "sdebnn").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        row = ORDER.index(room)
+        inner = {room} if path.parent.name == room else set()
+        above = set(ORDER[:row]) | inner
+        assert imports(path) <= above, f"{path.name} imports {imports(path) - above} from below its row"
+
+
+def test_importing_sdebnn_leaves_the_plotting_library_alone_and_jax_as_it_was():
+    import subprocess
+    import sys
+
+    code = (
+        "import jax; before = dict(jax.config.values); import sdebnn, sys;"
+        "assert dict(jax.config.values) == before; assert 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in sdebnn.__all__:
+        assert getattr(sdebnn, name).__doc__, name
+
+
+def test_the_changelog_knows_this_version():
+    assert f"## [{sdebnn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_readme_program_runs_as_printed():
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert program is not None
+    code = program[1]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    quick, changed = re.subn(r"(key=[\w.()]+)\)  # train", r"\1, epochs=3, progress=False)  # train", code)
+    assert changed == 1
+    scope: dict = {}
+    exec(compile(quick, "README.md", "exec"), scope)
+    assert scope["mean"].shape == scope["std"].shape

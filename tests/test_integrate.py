@@ -1,0 +1,132 @@
+from functools import partial
+
+import diffrax
+import equinox as eqx
+import exact
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sdebnn import OU, DriftNet, FixedGrid, LinearDrift, Normal, Point, verify
+
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def drift():
+    """A drift net whose last layer has left zero."""
+    net = DriftNet(3, (4,), key=jax.random.key(0))
+    return eqx.tree_at(lambda n: n.layers[-1].weight, net, jax.random.normal(jax.random.key(1), (3, 4)))
+
+
+def f_h(t, h, w):
+    return jnp.tanh(h * w[0] + w[1] * t) * w[2]
+
+
+def test_weights_hidden_units_and_kl_agree_with_diffrax_under_the_same_noise(drift):
+    prior, w0, h0 = OU(rate=1.5, mean=0.1, sigma=0.4), jnp.array([0.5, -0.2, 1.0]), jnp.array([[0.3], [-0.7]])
+    key = jax.random.key(2)
+    grid = FixedGrid(STEPS)
+    path = grid.weights(prior, drift, Point(w0), kl="full", key=key)
+    h1 = grid.hidden(f_h, path.w[:-1], h0)
+    # The noise that took our path from one point to the next, recovered from the path itself.
+    w, t = path.w, path.t[:-1]
+    f_q = jax.vmap(lambda t, w: prior.drift(t, w) + drift(t, w))(t, w[:-1])
+    dB = (w[1:] - w[:-1] - f_q / STEPS) / prior.sigma
+    brownian = diffrax.LinearInterpolation(path.t, jnp.concatenate([jnp.zeros((1, 3)), jnp.cumsum(dB, 0)]))
+
+    def field(t, state, _):
+        w, h, _ = state
+        u = drift(t, w) / prior.sigma
+        return prior.drift(t, w) + drift(t, w), f_h(t, h, w), 0.5 * jnp.sum(u**2)
+
+    def diffusion(t, state, _):
+        w, h, _ = state
+        u = drift(t, w) / prior.sigma
+        return prior.sigma * jnp.eye(3), jnp.zeros((*h.shape, 3)), u
+
+    # diffrax's own Euler-Maruyama on the joint state (w, h, KL)
+    terms = diffrax.MultiTerm(diffrax.ODETerm(field), diffrax.ControlTerm(diffusion_operator(diffusion), brownian))
+    solution = diffrax.diffeqsolve(terms, diffrax.Euler(), 0.0, 1.0, 1 / STEPS, (w0, h0, jnp.zeros(())))
+    for ours, theirs in zip((w[-1], h1, path.kl), solution.ys, strict=True):
+        np.testing.assert_allclose(ours, theirs[-1], rtol=1e-4, atol=1e-5)
+
+
+def diffusion_operator(diffusion):
+    """A diffusion in the form diffrax asks for: a linear operator from noise to the state."""
+    import lineax
+
+    def operator(t, y, args):
+        tags = ()
+        structure = jax.eval_shape(lambda: y)
+        matrix = diffusion(t, y, args)
+        return lineax.PyTreeLinearOperator(matrix, structure, tags)
+
+    return operator
+
+
+def test_the_analytic_kl_averages_to_the_dense_kl_of_the_two_chains():
+    slope, offset, sigma, w0 = -0.8, 0.6, 0.5, 0.7
+    drift = LinearDrift(1, knots=2)
+    full = jnp.full((2, 1), 1.0)
+    drift = eqx.tree_at(lambda d: (d.slope, d.offset), drift, (slope * full, offset * full))
+    ones = np.ones(STEPS)
+    q = exact.euler_chain((-1 + slope) * ones, offset * ones, sigma, w0)
+    p = exact.euler_chain(-1 * ones, 0 * ones, sigma, w0)
+    kl = exact.gaussian_kl(*q, *p)
+    keys = jax.random.split(jax.random.key(0), 4096)
+    for estimator in ("analytic", "full", "stl"):
+        draw = partial(FixedGrid(STEPS).weights, OU(sigma=sigma), drift, Point(jnp.array([w0])), kl=estimator)
+        nats = np.asarray(jax.vmap(lambda key, draw=draw: draw(key=key).kl)(keys), dtype=float)
+        assert abs(nats.mean() - kl) < 4 * nats.std() / 64
+
+
+def test_the_closed_form_between_ou_paths_is_the_limit_of_the_dense_kl():
+    prior, posterior, w0 = OU(1.0, 0.0, 0.5), OU(2.0, 0.4, 0.5), 0.8
+    gaps = []
+    for n in (100, 200):
+        ones = np.ones(n)
+        q = exact.euler_chain(-2.0 * ones, 0.8 * ones, 0.5, w0)
+        p = exact.euler_chain(-1.0 * ones, 0 * ones, 0.5, w0)
+        gaps.append(exact.gaussian_kl(*q, *p) - verify.ou_kl(prior, posterior, w0))
+    assert abs(gaps[1]) < 2e-3
+    assert gaps[0] / gaps[1] == pytest.approx(2, rel=0.05)  # first order in the step
+
+
+def test_the_evidence_of_the_yardstick_is_that_of_the_dense_chain():
+    problem = verify.LinearGaussian()
+    n = 800
+    ones = np.ones(n)
+    rate, mean, sigma = problem.prior.rate, problem.prior.mean, problem.prior.sigma
+    chain = exact.euler_chain(-rate * ones, rate * mean * ones, sigma, problem.w0)
+    expected = exact.log_evidence_of_end(*chain, problem.noise, problem.y)
+    assert problem.log_evidence() == pytest.approx(expected, abs=2e-3)
+
+
+def test_checkpointing_changes_memory_and_nothing_else(drift):
+    h0 = jnp.ones((512, 1))
+    outcomes, memory = [], []
+    for checkpoint in (True, False):
+        grid = FixedGrid(64, checkpoint=checkpoint)
+
+        def loss(h0, grid=grid):
+            path = grid.weights(OU(sigma=0.3), drift, Point(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
+            deep = lambda t, h, w: jnp.sin(jnp.tanh(jnp.cos(f_h(t, h, w))) * jnp.exp(-h))  # noqa: E731
+            return jnp.sum(grid.hidden(deep, path.w[:-1], h0) ** 2)
+
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(h0).compile()
+        outcomes.append(compiled(h0))
+        memory.append(compiled.memory_analysis().temp_size_in_bytes)
+    np.testing.assert_allclose(outcomes[0][0], outcomes[1][0], rtol=1e-6)
+    np.testing.assert_allclose(outcomes[0][1], outcomes[1][1], rtol=1e-4, atol=1e-6)
+    assert memory[0] < 0.6 * memory[1]
+
+
+def test_every_state_starts_at_the_input_and_ends_at_the_output(drift):
+    grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
+    path = grid.weights(OU(), drift, Normal(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
+    states = grid.hidden(f_h, path.w[:-1], h0, every=True)
+    assert states.shape == (STEPS + 1, 2, 1)
+    assert np.array_equal(states[0], h0)
+    assert np.array_equal(states[-1], grid.hidden(f_h, path.w[:-1], h0))

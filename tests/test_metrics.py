@@ -1,0 +1,54 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from sdebnn import metrics
+
+SAMPLES = jnp.array([[[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], [[0.7, 0.3], [0.2, 0.8], [0.4, 0.6]]])
+PROBS = np.array([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7]])  # their mean, by hand
+LABELS = jnp.array([0, 0, 1])
+
+
+def test_accuracy_and_brier_by_hand():
+    assert metrics.accuracy(SAMPLES, LABELS) == pytest.approx(2 / 3)
+    truth = np.eye(2)[np.asarray(LABELS)]
+    assert metrics.brier(SAMPLES, LABELS) == pytest.approx(((PROBS - truth) ** 2).sum(-1).mean())
+
+
+def test_nll_by_hand():
+    log_probs = jnp.log(jnp.array([[0.9, 0.6, 0.8], [0.7, 0.2, 0.6]]))
+    assert metrics.nll(log_probs) == pytest.approx(-np.log([0.8, 0.4, 0.7]).mean(), rel=1e-5)
+
+
+def test_ece_by_hand():
+    # confidences 0.8, 0.6, 0.7 in bins of their own: |1 - 0.8| + |0 - 0.6| + |1 - 0.7|, over 3
+    assert metrics.ece(SAMPLES, LABELS) == pytest.approx((0.2 + 0.6 + 0.3) / 3, rel=1e-5)
+    # in one bin the signs cancel: |2 - 2.1| / 3
+    assert metrics.ece(SAMPLES, LABELS, bins=1) == pytest.approx(0.1 / 3, rel=1e-4)
+
+
+def test_ece_of_a_calibrated_forecast_is_sampling_noise():
+    key, label_key = jax.random.split(jax.random.key(0))
+    confidence = jax.random.uniform(key, (20000,), minval=0.5)
+    correct = jax.random.uniform(label_key, (20000,)) < confidence
+    samples = jnp.stack([confidence, 1 - confidence], -1)[None]
+    labels = jnp.where(correct, 0, 1)
+    # each of 5 bins has 4000 examples: a standard error of at most 0.5 / sqrt(4000)
+    assert metrics.ece(samples, labels) < 4 * 0.5 / np.sqrt(4000)
+
+
+def test_rmse_scores_the_mean_of_the_draws():
+    samples = jnp.array([[[0.0], [2.0]], [[2.0], [4.0]]])
+    assert metrics.rmse(samples, jnp.array([[1.0], [5.0]])) == pytest.approx(np.sqrt(2.0))
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_coverage_of_the_true_law_is_its_level(level):
+    key, target_key = jax.random.split(jax.random.key(0))
+    samples, y = jax.random.normal(key, (1000, 2000, 1)), jax.random.normal(target_key, (2000, 1))
+    assert abs(metrics.coverage(samples, y, level) - level) < 4 * np.sqrt(level * (1 - level) / 2000)
+    narrow = metrics.coverage(samples / 2, y, level)
+    expected = 2 * stats.norm.cdf(stats.norm.ppf((1 + level) / 2) / 2) - 1
+    assert abs(narrow - expected) < 0.04

@@ -1,0 +1,138 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, SDEBlock, TimeMLP, bayesianize, draw_keys
+
+KEY = jax.random.key(0)
+
+
+class Rotation(eqx.Module):
+    """A user's own field: no base class, an array that is not floating point, one that is, a sub-module."""
+
+    inner: eqx.nn.Linear
+    speed: jax.Array
+    order: jax.Array
+
+    def __init__(self):
+        self.inner = eqx.nn.Linear(2, 2, key=KEY)
+        self.speed = jnp.array(0.5)
+        self.order = jnp.array([1, 0])
+
+    def __call__(self, t, h):
+        return jnp.tanh(self.inner(h))[self.order] * self.speed
+
+
+class Conv(eqx.Module):
+    """A convolutional field of one image."""
+
+    conv: eqx.nn.Conv2d
+
+    def __call__(self, t, h):
+        return jnp.tanh(self.conv(h))
+
+
+def leaves(tree):
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), initial=Normal, key=KEY)
+
+
+def test_a_key_names_one_function(model):
+    x = jax.random.normal(jax.random.key(1), (9, 2))
+    call = eqx.filter_jit(lambda x, key: model(x, key=key))
+    for mine, again in zip(call(x, KEY), call(x, KEY), strict=True):
+        assert np.array_equal(mine, again)
+    whole, _ = call(x, KEY)
+    part, _ = call(x[3:5], KEY)
+    np.testing.assert_allclose(whole[3:5], part, rtol=1e-5)
+    assert np.all(whole != call(x, jax.random.key(2))[0])
+
+
+def test_more_draws_keep_the_ones_before():
+    few, many = (jax.random.key_data(draw_keys(KEY, n)) for n in (3, 7))
+    assert np.array_equal(few, many[:3])
+
+
+def test_without_noise_or_decay_a_block_is_eulers_method_on_the_module_itself():
+    field = Rotation()
+    block = bayesianize(field, prior=OU(rate=0.0, sigma=1e-8), solver=FixedGrid(5), key=KEY)
+    h0 = jnp.array([[0.4, -1.0], [1.0, 0.2]])
+    expected = np.array(h0)
+    for k in range(5):
+        expected = expected + np.stack([field(k / 5, jnp.asarray(h)) for h in expected]) / 5
+    np.testing.assert_allclose(block(h0, key=KEY)[0], expected, rtol=1e-5)
+
+
+def test_all_floating_point_arrays_are_random_unless_where_picks_some():
+    field = Rotation()
+    assert bayesianize(field, key=KEY).weights.size == 4 + 2 + 1
+    assert bayesianize(field, where=lambda f: f.inner, key=KEY).weights.size == 4 + 2
+    part = bayesianize(field, where=lambda f: (f.inner.bias, f.speed), key=KEY)
+    assert part.weights.size == 2 + 1
+    # what is not picked is deterministic, and a parameter still
+    assert any(np.array_equal(leaf, field.inner.weight) for leaf in leaves(part.field))
+
+
+def test_only_what_where_picks_varies_over_depth_and_draws():
+    block = bayesianize(Rotation(), where=lambda f: f.speed, prior=OU(sigma=1.0), key=KEY)
+    direction = lambda key: np.diff(block.trajectory(jnp.array([[0.4, -1.0]]), key=key)[0][:2, 0], axis=0)[0]  # noqa: E731
+    one, other = direction(jax.random.key(1)), direction(jax.random.key(2))
+    np.testing.assert_allclose(one / np.linalg.norm(one), other / np.linalg.norm(other), rtol=1e-4)
+
+
+def test_any_module_will_do_images_too():
+    field = Conv(eqx.nn.Conv2d(2, 2, 3, padding=1, key=KEY))
+    block = bayesianize(field, prior=OU(rate=0.0, sigma=1e-8), drift=(2,), solver=FixedGrid(2), key=KEY)
+    x = jax.random.normal(KEY, (3, 2, 5, 4))
+    expected = x
+    for _ in range(2):
+        expected = expected + jax.vmap(lambda h: field(0.0, h))(expected) / 2
+    np.testing.assert_allclose(block(x, key=KEY)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_reach_every_parameter_once_the_drift_has_left_zero(model):
+    moved = jax.tree.map(lambda leaf: leaf + 0.1 if eqx.is_inexact_array(leaf) else leaf, model)
+
+    def loss(model):
+        outputs, kl = model(jnp.ones((3, 2)) * jnp.array([[1.0], [2.0], [-1.0]]), key=KEY)
+        return jnp.sum(outputs**2) + kl
+
+    for gradient in leaves(eqx.filter_grad(loss)(moved)):
+        assert np.all(np.isfinite(gradient))
+        assert np.any(gradient)
+
+
+def test_the_kls_of_blocks_add_up():
+    def block(key):
+        moved = bayesianize(TimeMLP(2, (3,), key=key), drift=(2,), key=key)
+        return eqx.tree_at(lambda b: b.drift.layers[-1].bias, moved, replace_fn=lambda b: b + 0.05)
+
+    one, two = block(jax.random.key(1)), block(jax.random.key(2))
+    model = SDEBNN((one, Deterministic(lambda h: 2 * h), two))
+    h = jnp.ones((1, 2))
+    kl = model(h, key=KEY)[1]
+    parts = [b.draw(key=jax.random.fold_in(KEY, i)).kl for i, b in ((0, one), (2, two))]
+    assert min(parts) > 0
+    assert kl == pytest.approx(float(sum(parts)), rel=1e-6)
+
+
+def test_a_deterministic_model_ignores_the_key():
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    one, other = (model(jnp.ones((3, 2)), key=jax.random.key(i)) for i in (0, 1))
+    assert np.array_equal(one[0], other[0])
+    assert one[1] == other[1] == 0
+
+
+def test_nothing_is_drawn_twice_from_one_key(model):
+    with jax.debug_key_reuse(True):
+        model(jnp.ones((3, 2)), key=jax.random.key(5))
+
+
+def test_a_block_is_what_bayesianize_makes():
+    assert isinstance(bayesianize(Rotation(), key=KEY), SDEBlock)

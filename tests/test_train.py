@@ -1,0 +1,129 @@
+import equinox as eqx
+import exact
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sdebnn import OU, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
+
+KEY = jax.random.key(0)
+
+
+class Push(eqx.Module):
+    """dh/dt = w: the simplest field there is, so that h_1 = x + ∫ w dt is Gaussian."""
+
+    w: jax.Array
+
+    def __call__(self, t, h):
+        return self.w
+
+
+def linear_data(n=200):
+    key, noise_key = jax.random.split(KEY)
+    x = jax.random.normal(key, (n, 2))
+    return x, x @ jnp.array([[1.0], [-2.0]]) + 0.5 + 0.3 * jax.random.normal(noise_key, (n, 1))
+
+
+def test_fitting_a_deterministic_line_and_its_noise_is_least_squares():
+    x, y = linear_data()
+    design = np.column_stack([x, np.ones(len(x))])
+    solution, residual, *_ = np.linalg.lstsq(design, np.asarray(y), rcond=None)
+    fitted = fit(
+        Deterministic(eqx.nn.Linear(2, 1, key=KEY)), Gaussian(1.0, learn=True), x, y,
+        key=KEY, epochs=1500, draws=1, learning_rate=3e-2, progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(fitted.model.module.weight[0], solution[:2, 0], atol=1e-3)
+    np.testing.assert_allclose(fitted.model.module.bias, solution[2], atol=1e-3)
+    noise = np.sqrt(residual[0] / len(x))
+    np.testing.assert_allclose(jnp.exp(fitted.likelihood.log_scale), noise, rtol=1e-3)
+
+
+def test_a_fitted_elbo_comes_near_the_log_evidence_and_stays_below_it():
+    steps, sigma, noise = 20, 1.0, 0.5
+    y = np.array([0.9, 1.4, 1.1, 0.7])
+    ones = np.ones(steps)
+    chain = exact.euler_chain(-ones, 0 * ones, sigma, 0.3)
+    evidence = exact.log_evidence_of_integral(*chain, 0.3, noise, y)
+    block = bayesianize(
+        Push(jnp.array([0.3])), prior=OU(sigma=sigma), drift=LinearDrift(1), solver=FixedGrid(steps), key=KEY
+    )
+    x, targets = jnp.zeros((4, 1)), jnp.asarray(y)[:, None]
+    # w_0 is known here, so it is not trained
+    held = eqx.tree_at(lambda b: b.initial, block, Held(jnp.array([0.3])))
+    untrained = bound(held, x, targets, noise)[0]
+    fitted = fit(held, Gaussian(noise), x, targets, key=KEY, epochs=600, draws=16, progress=False)
+    mean, error = bound(fitted.model, x, targets, noise)
+    assert mean <= evidence + 4 * error
+    # A drift that sees w alone cannot reach it: what is left of the posterior lies in ∫ w.
+    assert evidence - mean < 0.65 < 1.0 < evidence - untrained
+    assert np.mean(fitted.history["elbo"][-100:]) > np.mean(fitted.history["elbo"][:100])
+
+
+class Held(Point):
+    """A start that is known, not learned."""
+
+    value: jax.Array = eqx.field(static=False)
+
+    def sample(self, *, key):
+        return jax.lax.stop_gradient(self.value)
+
+
+def bound(model, x, y, noise):
+    keys = jax.random.split(jax.random.key(7), 4096)
+    values = np.asarray(jax.vmap(lambda key: elbo(model, Gaussian(noise), x, y, key=key).elbo)(keys), dtype=float)
+    return values.mean(), values.std() / 64
+
+
+def test_batches_give_the_same_answer_as_all_the_data_on_average():
+    x, y = linear_data(40)
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    whole = elbo(model, Gaussian(0.5), x, y, key=KEY).elbo
+    parts = [elbo(model, Gaussian(0.5), x[i : i + 8], y[i : i + 8], key=KEY, examples=40).elbo for i in range(0, 40, 8)]
+    assert np.mean(parts) == pytest.approx(float(whole), rel=1e-5)
+
+
+def test_an_epoch_takes_every_example_once():
+    x, y = jnp.arange(12.0)[:, None], jnp.zeros((12, 1))
+    # Each step adds the sum of its batch's gradient: over an epoch at rate zero, that of all examples.
+    fitted = fit(
+        Deterministic(eqx.nn.Linear(1, 1, use_bias=False, key=KEY)), Gaussian(1.0), x, y,
+        key=KEY, epochs=2, batch_size=4, draws=1, optimizer=optax.sgd(0.0), progress=False,
+    )  # fmt: skip
+    weight = float(fitted.model.module.weight[0, 0])
+    whole = float(np.sum(-0.5 * (weight * np.arange(12.0)) ** 2 - 0.5 * np.log(2 * np.pi)))
+    by_epoch = fitted.history["log_likelihood"].reshape(2, 3).mean(1)
+    np.testing.assert_allclose(by_epoch, whole, rtol=1e-5)
+    assert not np.allclose(*fitted.history["log_likelihood"].reshape(2, 3))  # in another order each time
+
+
+def test_a_key_names_one_fit():
+    x, y = linear_data(20)
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    runs = [fit(model, Gaussian(0.5), x, y, key=KEY, epochs=5, batch_size=7, progress=False) for _ in range(2)]
+    assert np.array_equal(runs[0].model.module.weight, runs[1].model.module.weight)
+    assert np.array_equal(runs[0].history["elbo"], runs[1].history["elbo"])
+
+
+def test_a_fit_that_blows_up_returns_the_last_good_parameters_and_says_so():
+    x, y = linear_data(20)
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    with pytest.warns(RuntimeWarning, match="lower learning_rate=0.02"):
+        fitted = fit(model, Gaussian(0.5), x, y, key=KEY, epochs=300, optimizer=optax.sgd(100.0), progress=False)
+    assert np.all(np.isfinite(fitted.model.module.weight))
+
+
+def test_the_kl_weight_is_printed(capsys):
+    x, y = linear_data(20)
+    for weight, words in ((1.0, "KL weight 1 (the ELBO)"), (0.001, "KL weight 0.001 (a tempered posterior)")):
+        fit(
+            Deterministic(eqx.nn.Linear(2, 1, key=KEY)),
+            Gaussian(0.5),
+            x,
+            y,
+            key=KEY,
+            epochs=1,
+            kl_weight=weight,
+        )
+        assert words in capsys.readouterr().err
