@@ -1,6 +1,6 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
-from sdebnn import metrics
+from sdebnn import data, metrics
 from sdebnn.fields import Augment, Standardised, TimeConvLayer, TimeMLP, fan_in_scale
 from sdebnn.integrate import FixedGrid, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
@@ -35,6 +35,7 @@ __all__ = [
     "TimeMLP",
     "WeightPath",
     "bayesianize",
+    "data",
     "draw_keys",
     "elbo",
     "evaluate",

@@ -143,7 +143,7 @@ def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Ar
         plots.plain(axes, title, "x", "y" if axes is panels[0] else "")
     plots.observations(panels[1], x[:, 0], y[:, 0])
     panels[1].plot(grid[:, 0], toy.wave_mean(grid[:, 0]), "--", color="#555", linewidth=1, label="truth")
-    panels[1].legend(frameon=False, fontsize=9, loc="upper left")
+    panels[1].legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
     panels[1].set_ylim(-4, 4)
     _save(figure, out / "predictive.png")
 

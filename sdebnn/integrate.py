@@ -45,13 +45,13 @@ class FixedGrid(eqx.Module):
     """Equal steps over depth [0, 1] by ``method``: "euler", of strong order 1 here, since the noise is additive.
 
     ``checkpoint`` keeps only the hidden state of each step for the backward pass and recomputes the rest.
-    ``unroll`` is that of ``lax.scan``, for the loop over the hidden units: more is faster to run, slower to compile.
+    ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.
     """
 
     steps: int = eqx.field(default=20, static=True)
     method: Method = eqx.field(default="euler", static=True)
     checkpoint: bool = eqx.field(default=True, static=True)
-    unroll: int = eqx.field(default=1, static=True)
+    unroll: int = eqx.field(default=5, static=True)
 
     def __check_init__(self):
         check_count("steps", self.steps)

@@ -5,12 +5,14 @@ Probabilities are averaged, never logits or log-probabilities:   p(y | x) = E_w[
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sdebnn.checks import check_count
 
-ClassSamples = Float[Array, "draw example class"]
-Labels = Int[Array, " example"]
+Numbers = Array | np.ndarray
+ClassSamples = Float[Numbers, "draw example class"]
+Labels = Int[Numbers, " example"]
 
 
 def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
@@ -18,7 +20,7 @@ def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
     return jnp.mean(jnp.argmax(samples.mean(0), axis=-1) == labels)
 
 
-def nll(log_probs: Float[Array, "draw example"]) -> Float[Array, ""]:
+def nll(log_probs: Float[Numbers, "draw example"]) -> Float[Array, ""]:
     """Mean -log p(y | x) in nats, where p averages the densities exp(log_probs) over the draws."""
     draws = log_probs.shape[0]
     return -jnp.mean(jax.nn.logsumexp(log_probs, axis=0) - jnp.log(draws))
@@ -42,13 +44,13 @@ def ece(samples: ClassSamples, labels: Labels, bins: int = 10) -> Float[Array, "
     return jnp.sum(jnp.abs(gap)) / labels.shape[0]
 
 
-def rmse(samples: Float[Array, "draw example target"], y: Float[Array, "example target"]) -> Float[Array, ""]:
+def rmse(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> Float[Array, ""]:
     """Root mean squared error of the mean prediction."""
     return jnp.sqrt(jnp.mean((samples.mean(0) - y) ** 2))
 
 
 def coverage(
-    samples: Float[Array, "draw example target"], y: Float[Array, "example target"], level: float = 0.95
+    samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"], level: float = 0.95
 ) -> Float[Array, ""]:
     """Share of targets inside the central interval of the given level, the samples being draws of y itself."""
     if not 0 < level < 1:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
+Numbers = Array | np.ndarray
 BLUE = "#2a6f97"
 COLOURS = ("#e07a5f", "#3d9970", "#8a5fbf", "#d9a21b", "#c2417c", "#2b8cbe", "#7f8c3a")
 LEVELS = (0.95, 0.8, 0.6, 0.4, 0.2)
@@ -14,8 +15,8 @@ LEVELS = (0.95, 0.8, 0.6, 0.4, 0.2)
 
 def bands(
     axes: Axes,
-    x: Float[Array, " point"],
-    samples: Float[Array, "draw point"],
+    x: Float[Numbers, " point"],
+    samples: Float[Numbers, "draw point"],
     *,
     levels: Sequence[float] = LEVELS,
     colour: str = BLUE,
@@ -26,13 +27,15 @@ def bands(
         low, high = np.quantile(np.asarray(samples), [(1 - level) / 2, (1 + level) / 2], axis=0)
         share = 0.16 + 0.6 * i / max(1, len(levels) - 1)
         label = f"{level:.0%} of predictions" if i == 0 else None
-        axes.fill_between(x, low, high, color=tuple(paper + share * (ink - paper)), linewidth=0, zorder=1, label=label)
+        axes.fill_between(
+            np.asarray(x), low, high, color=tuple(paper + share * (ink - paper)), linewidth=0, zorder=1, label=label
+        )
 
 
 def draws(
     axes: Axes,
-    x: Float[Array, " point"],
-    samples: Float[Array, "draw point"],
+    x: Float[Numbers, " point"],
+    samples: Float[Numbers, "draw point"],
     *,
     colours: Sequence[str] = COLOURS,
 ) -> None:
@@ -41,15 +44,17 @@ def draws(
         axes.plot(np.asarray(x), sample, color=colours[i % len(colours)], linewidth=1.1, alpha=0.9, zorder=2)
 
 
-def observations(axes: Axes, x: Float[Array, " example"], y: Float[Array, " example"], label: str = "data") -> None:
+def observations(axes: Axes, x: Float[Numbers, " example"], y: Float[Numbers, " example"], label: str = "data") -> None:
     """The data, as dots that stay visible on any band."""
-    axes.scatter(x, y, s=16, color="#1b1b1e", edgecolor="white", linewidth=0.5, zorder=4, label=label)
+    axes.scatter(
+        np.asarray(x), np.asarray(y), s=16, color="#1b1b1e", edgecolor="white", linewidth=0.5, zorder=4, label=label
+    )
 
 
 def trajectories(
     axes: Axes,
-    t: Float[Array, " time"],
-    states: Float[Array, "draw time example"],
+    t: Float[Numbers, " time"],
+    states: Float[Numbers, "draw time example"],
     *,
     lines: int = 5,
     colours: Sequence[str] = COLOURS,

@@ -31,7 +31,7 @@ def imports(path: Path) -> set[str]:
 def test_a_file_imports_only_from_rows_above_it():
     for path in (ROOT / "sdebnn").rglob("*.py"):
         room = path.relative_to(ROOT / "sdebnn").parts[0].removesuffix(".py")
-        if room == "__init__":
+        if room in ("__init__", "__main__"):  # the doors
             continue
         row = ORDER.index(room)
         inner = {room} if path.parent.name == room else set()
@@ -64,7 +64,7 @@ def test_the_readme_program_runs_as_printed():
     assert program is not None
     code = program[1]
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    quick, changed = re.subn(r"(key=[\w.()]+)\)  # train", r"\1, epochs=3, progress=False)  # train", code)
+    quick, changed = re.subn(r"key=keys\[2\]\)", "key=keys[2], epochs=3, progress=False)", code)
     assert changed == 1
     scope: dict = {}
     exec(compile(quick, "README.md", "exec"), scope)

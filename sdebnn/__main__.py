@@ -1,0 +1,5 @@
+"""``python -m sdebnn`` is the command line."""
+
+from sdebnn.cli import main
+
+main()

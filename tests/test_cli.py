@@ -1,0 +1,71 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import sdebnn
+from sdebnn import cli, verify
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-m", "sdebnn", *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    return out, run("demo", "--out", str(out), "--epochs", "20")
+
+
+def test_the_demo_writes_its_pictures_and_metrics_and_says_where(demo):
+    out, done = demo
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in out.iterdir()} == {"predictive.png", "trajectories.png", "metrics.json"}
+    for picture in out.glob("*.png"):
+        assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert {"coverage_95", "std_ratio", "nll", "rmse", "kl", "kl_weight", "fit_seconds", "seed"} <= set(metrics)
+    assert metrics["std_ratio"] == pytest.approx(metrics["std_outside"] / metrics["std_inside"])
+    assert len(done.stdout.splitlines()) == 1
+    assert str(out) in done.stdout
+    assert "KL weight 1" in done.stderr
+
+
+def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for arguments, words in (
+        (("--out", str(file)), "file"),
+        (("--out", str(tmp_path / "x"), "--epochs", "0"), "epochs=0"),
+    ):
+        done = run("demo", *arguments)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert file.read_text() == "kept"
+    assert not list(tmp_path.glob("x/*"))
+
+
+def test_verify_prints_every_theorem_as_json_and_fails_if_one_does(monkeypatch, capsys):
+    wrong = [verify.Theorem("right", 1.0, 1.0, 0.0), verify.Theorem("wrong", 2.0, 1.0, 0.5)]
+    for suite, code in ((wrong[:1], 0), (wrong, 1)):
+        monkeypatch.setattr(verify, "theorems", lambda seed, suite=suite: iter(suite))
+        assert exit_code(["verify", "--json"]) == code
+        rows = json.loads(capsys.readouterr().out)["theorems"]
+        assert [row["passed"] for row in rows] == [t.passed for t in suite]
+        assert all(set(row) == {"name", "measured", "exact", "tolerance", "passed"} for row in rows)
+        assert exit_code(["verify"]) == code
+        table = capsys.readouterr().out
+        assert f"{len(suite) - code} of {len(suite)} hold" in table
+
+
+def exit_code(arguments):
+    with pytest.raises(SystemExit) as stopped:
+        cli.app(arguments)
+    return stopped.value.code
+
+
+def test_the_version_is_the_package_s(capsys):
+    assert exit_code(["--version"]) == 0
+    assert capsys.readouterr().out == f"sdebnn {sdebnn.__version__}\n"
