@@ -80,7 +80,7 @@ def demo(
     """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
     out.mkdir(parents=True, exist_ok=True)
     keys = jax.random.split(jax.random.key(seed), 5)
-    x, y = toy.wave(100, key=keys[0])
+    x, y = toy.wave(200, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
     start = time.perf_counter()
     fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs)

@@ -55,6 +55,11 @@ class SDEBlock(eqx.Module):
 
     def __check_init__(self):
         check_choice("kl", self.kl, get_args(Estimator))
+        if self.kl == "stl" and not isinstance(self.drift, eqx.Module):
+            raise ValueError(
+                f"kl='stl' holds the drift's parameters constant, and cannot see those of drift={self.drift!r}: "
+                "write it as an Equinox module whose arrays they are, or use kl='analytic'."
+            )
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
@@ -198,7 +203,7 @@ class SDEBNN(eqx.Module):
         augment: int = 1,
         activation: Callable[[Array], Array] = jax.nn.swish,
         gain: float = 2.0,
-        prior: OU = OU(sigma=0.3),
+        prior: OU = OU(sigma=0.2),
         drift: Sequence[int] = (32, 32),
         initial: Callable[[Weights], Point | Normal] = Normal,
         solver: FixedGrid = FixedGrid(),

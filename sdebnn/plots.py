@@ -47,7 +47,7 @@ def draws(
 def observations(axes: Axes, x: Float[Numbers, " example"], y: Float[Numbers, " example"], label: str = "data") -> None:
     """The data, as dots that stay visible on any band."""
     axes.scatter(
-        np.asarray(x), np.asarray(y), s=16, color="#1b1b1e", edgecolor="white", linewidth=0.5, zorder=4, label=label
+        np.asarray(x), np.asarray(y), s=9, color="#1b1b1e", edgecolor="white", linewidth=0.3, zorder=4, label=label
     )
 
 

@@ -76,7 +76,7 @@ def fit(
     key: PRNGKeyArray,
     epochs: int = 5000,
     batch_size: int | None = None,
-    draws: int = 8,
+    draws: int = 4,
     kl_weight: float = 1.0,
     learning_rate: float = 2e-2,
     optimizer: optax.GradientTransformation | None = None,

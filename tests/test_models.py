@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, SDEBlock, TimeMLP, bayesianize, draw_keys
+from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, SDEBlock, TimeMLP, bayesianize, draw_keys, prior_of
 
 KEY = jax.random.key(0)
 
@@ -120,6 +120,19 @@ def test_the_kls_of_blocks_add_up():
     parts = [b.draw(key=jax.random.fold_in(KEY, i)).kl for i, b in ((0, one), (2, two))]
     assert min(parts) > 0
     assert kl == pytest.approx(float(sum(parts)), rel=1e-6)
+
+
+def test_the_prior_of_a_model_forgets_what_was_learned_and_costs_nothing():
+    model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), prior=OU(rate=0.5, sigma=0.4), kl="full", key=KEY)
+    trained = jax.tree.map(lambda leaf: leaf + 0.3 if eqx.is_inexact_array(leaf) else leaf, model)
+    prior = prior_of(trained)
+    assert trained(jnp.ones((1, 2)), key=KEY)[1] != 0
+    assert prior(jnp.ones((1, 2)), key=KEY)[1] == 0
+    assert np.array_equal(prior.layers[2].module.weight, trained.layers[2].module.weight)
+    ends = jax.vmap(lambda key: prior.layers[1].draw(key=key).w[-1])(draw_keys(KEY, 200))
+    # w_0 is N(0, 1), and then the OU process runs for one unit of depth
+    variance = np.exp(-1.0) + 0.4**2 * (1 - np.exp(-1.0)) / (2 * 0.5)
+    assert abs(float(ends.std()) - np.sqrt(variance)) < 4 * np.sqrt(variance / (2 * ends.size)) + 5e-3
 
 
 def test_a_deterministic_model_ignores_the_key():
