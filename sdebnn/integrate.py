@@ -4,9 +4,9 @@ With u = (f_q - f_p) / σ = NN_φ / σ, along a path of Q:   log dQ/dP = ½ ∫|
 
     KL = ½ ∫|u|² dt + ∫ v·dB + KL(q(w_0) || p(w_0)),   v = 0  (analytic),  u  (full),  u with φ constant  (stl)
 
-∫ v·dB has mean zero if, and only if, v is taken at the left end of each step. The weights do not depend on the
-hidden units, so the whole path is drawn before the first of them moves: the loop over depth that touches the batch
-holds nothing else.
+∫ v·dB has mean zero if, and only if, v is taken at the left end of each step; so it is, whatever the method. The
+weights do not depend on the hidden units, so the whole path is drawn before the first of them moves: the loop over
+depth that touches the batch holds nothing else.
 """
 
 import math
@@ -23,16 +23,48 @@ from sdebnn.checks import check_choice, check_count
 from sdebnn.processes import OU, Depth, Drift, Normal, Point, Weights
 
 Estimator = Literal["analytic", "full", "stl"]
-Method = Literal["euler"]
+Method = Literal["euler", "heun", "sra1"]
 Hidden = Float[Array, "example *state"]
 
 
+class Tableau(NamedTuple):
+    """A method of one or two stages for dy = f(t, y) dt + σ dB with constant σ, per step of length dt:
+
+    y_0 = y,   y_1 = y + c dt f(t, y) + σ (a ΔB + b A),   y ← y + dt Σ share_i f(t + c_i dt, y_i) + σ ΔB,
+
+    where A is the space-time Lévy area of the step, (1/dt) ∫ (B_s - B_0) ds - ½ ΔB, normal with variance dt / 12.
+    """
+
+    shares: tuple[float, ...]
+    c: float = 0.0
+    a: float = 0.0
+    b: float = 0.0
+
+
+TABLEAUS: dict[str, Tableau] = {
+    "euler": Tableau(shares=(1.0,)),  # Euler-Maruyama: strong order 1, since the noise is additive
+    "heun": Tableau(shares=(0.5, 0.5), c=1.0, a=1.0),  # stochastic Heun: strong order 1, order 2 in the drift
+    "sra1": Tableau(shares=(1 / 3, 2 / 3), c=0.75, a=0.75, b=1.5),  # Rößler's SRA1: strong order 1.5
+}
+
+
 class WeightPath(NamedTuple):
-    """One draw of the weights at every grid point, both ends included, and its KL estimate in nats."""
+    """One draw of the weights at every grid point, both ends included, and its KL estimate in nats.
+
+    ``stages`` are the weights that carry the hidden units through each step, one set for each stage of the method.
+    """
 
     t: Float[Array, " time"]
     w: Float[Array, "time weight"]
+    stages: Float[Array, "step stage weight"]
     kl: Float[Array, ""]
+
+
+class Noise(NamedTuple):
+    """Brownian increments of every step and, for the methods that need it, their space-time Lévy areas."""
+
+    dB: Float[Array, "step weight"]
+    area: Float[Array, "step weight"] | None
 
 
 def frozen(tree: PyTree) -> PyTree:
@@ -42,7 +74,7 @@ def frozen(tree: PyTree) -> PyTree:
 
 
 class FixedGrid(eqx.Module):
-    """Equal steps over depth [0, 1] by ``method``: "euler", of strong order 1 here, since the noise is additive.
+    """Equal steps over depth [0, 1] by ``method``: "euler", "heun", or "sra1", of strong order 1, 1 and 1.5.
 
     ``checkpoint`` keeps only the hidden state of each step for the backward pass and recomputes the rest.
     ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.
@@ -58,62 +90,88 @@ class FixedGrid(eqx.Module):
         check_count("unroll", self.unroll)
         check_choice("method", self.method, get_args(Method))
 
+    @property
+    def evaluations(self) -> int:
+        """How often a solve evaluates each drift."""
+        return self.steps * len(TABLEAUS[self.method].shares)
+
+    def times(self, dtype: Any = float) -> Float[Array, " time"]:
+        """The grid, from exactly 0 to exactly 1."""
+        return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
+
+    def noise(self, size: int, dtype: Any, *, key: PRNGKeyArray) -> Noise:
+        """Drawn exactly, for every step and weight."""
+        increment_key, area_key = jax.random.split(key)
+        dB = jax.random.normal(increment_key, (self.steps, size), dtype) / math.sqrt(self.steps)
+        if not TABLEAUS[self.method].b:
+            return Noise(dB, None)
+        return Noise(dB, jax.random.normal(area_key, (self.steps, size), dtype) / math.sqrt(12 * self.steps))
+
     def weights(
         self, prior: OU, drift: Drift, initial: Point | Normal, *, kl: Estimator, key: PRNGKeyArray
     ) -> WeightPath:
         """Draw w from the posterior dw = (f_p + NN_φ) dt + σ dB, and estimate its KL from the prior."""
         initial_key, path_key = jax.random.split(key)
         w0 = initial.sample(key=initial_key)
-        dB = jax.random.normal(path_key, (self.steps, *w0.shape), w0.dtype) / math.sqrt(self.steps)
-        w, correction = self.drive(prior, drift, w0, dB)
+        noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
+        w, stages, corrections = self.drive(prior, drift, w0, noise)
         t = self.times(w0.dtype)
-        u = correction / prior.sigma
-        nats = 0.5 * jnp.sum(u**2) / self.steps
+        shares = jnp.array(TABLEAUS[self.method].shares, w0.dtype)
+        u = corrections / prior.sigma
+        nats = 0.5 * jnp.sum(shares @ jnp.sum(u**2, axis=-1).T) / self.steps
         if kl == "analytic":
             nats += initial.kl()
         else:
             # Zero mean, yet kept: path by path it cancels the likelihood's noise.
-            v = jax.vmap(frozen(drift))(t[:-1], w[:-1]) / prior.sigma if kl == "stl" else u
+            v = jax.vmap(frozen(drift))(t[:-1], w[:-1]) / prior.sigma if kl == "stl" else u[:, 0]
             law = frozen(initial) if kl == "stl" else initial
-            nats += jnp.sum(v * dB) + law.log_ratio(w0)
-        return WeightPath(t, w, nats)
-
-    def times(self, dtype: Any = float) -> Float[Array, " time"]:
-        """The grid, from exactly 0 to exactly 1."""
-        return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
+            nats += jnp.sum(v * noise.dB) + law.log_ratio(w0)
+        return WeightPath(t, w, stages, nats)
 
     def drive(
-        self, prior: OU, drift: Drift, w0: Weights, dB: Float[Array, "step weight"]
-    ) -> tuple[Float[Array, "time weight"], Float[Array, "step weight"]]:
-        """The posterior's path from w_0 under given Brownian increments, and NN_φ at the left end of each step."""
-        dt = 1 / self.steps
+        self, prior: OU, drift: Drift, w0: Weights, noise: Noise
+    ) -> tuple[Float[Array, "time weight"], Float[Array, "step stage weight"], Float[Array, "step stage weight"]]:
+        """The posterior's path from w_0 under given noise; the weights of every stage, and NN_φ there."""
+        tableau, dt = TABLEAUS[self.method], 1 / self.steps
 
-        def euler(w: Weights, now: tuple[Depth, Weights]) -> tuple[Weights, tuple[Weights, Weights]]:
-            t, dB = now
-            correction = drift(t, w)
-            return w + (prior.drift(t, w) + correction) * dt + prior.sigma * dB, (w, correction)
+        def step(w: Weights, now: tuple[Depth, Noise]) -> tuple[Weights, tuple[Weights, Array, Array]]:
+            t, (dB, area) = now
+            corrections = [drift(t, w)]
+            slopes = [prior.drift(t, w) + corrections[0]]
+            stages = [w]
+            if tableau.c:
+                push = tableau.a * dB if area is None else tableau.a * dB + tableau.b * area
+                stages.append(w + tableau.c * dt * slopes[0] + prior.sigma * push)
+                corrections.append(drift(t + tableau.c * dt, stages[1]))
+                slopes.append(prior.drift(t + tableau.c * dt, stages[1]) + corrections[1])
+            slope = sum(share * slope for share, slope in zip(tableau.shares, slopes, strict=True))
+            return w + slope * dt + prior.sigma * dB, (w, jnp.stack(stages), jnp.stack(corrections))
 
-        w1, (w, correction) = lax.scan(euler, w0, (self.times(w0.dtype)[:-1], dB))
-        return jnp.concatenate([w, w1[None]]), correction
+        w1, (w, stages, corrections) = lax.scan(step, w0, (self.times(w0.dtype)[:-1], noise))
+        return jnp.concatenate([w, w1[None]]), stages, corrections
 
     def hidden(
         self,
         f_h: Callable[[Depth, Hidden, PyTree[Array]], Hidden],
-        weights: PyTree[Array],
+        stages: PyTree[Array],
         h0: Hidden,
         *,
         every: bool = False,
     ) -> Float[Array, "..."]:
         """Carry a batch through known weights, dh = f_h(t, h, w_t) dt, to h_1; or ``every`` state from h_0 to h_1.
 
-        ``weights`` has one leading entry for each step: w at its left end.
+        ``stages`` are those of a ``WeightPath``, or any tree of arrays with the same two leading axes.
         """
-        dt = 1 / self.steps
+        tableau, dt = TABLEAUS[self.method], 1 / self.steps
 
-        def euler(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Any]:
+        def step(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Any]:
             t, w = now
-            return h + f_h(t, h, w) * dt, h if every else None
+            slope = first = f_h(t, h, jax.tree.map(lambda leaf: leaf[0], w))
+            if tableau.c:
+                second = f_h(t + tableau.c * dt, h + first * (tableau.c * dt), jax.tree.map(lambda leaf: leaf[1], w))
+                slope = tableau.shares[0] * first + tableau.shares[1] * second
+            return h + slope * dt, h if every else None
 
-        step = jax.checkpoint(euler) if self.checkpoint else euler
-        h1, h = lax.scan(step, h0, (self.times(h0.dtype)[:-1], weights), unroll=self.unroll)
+        body = jax.checkpoint(step) if self.checkpoint else step
+        h1, h = lax.scan(body, h0, (self.times(h0.dtype)[:-1], stages), unroll=self.unroll)
         return jnp.concatenate([h, h1[None]]) if every else h1

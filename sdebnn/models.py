@@ -84,7 +84,7 @@ class SDEBlock(eqx.Module):
         self._check_shape(f_h, h)
         path = self.draw(key=key)
         # Every step's arrays at once, outside the loop over depth.
-        random = self.weights.unravel(path.w[:-1])
+        random = self.weights.unravel(path.stages)
         return self.solver.hidden(f_h, random, h, every=every), path.kl
 
     def _check_shape(self, f_h: Callable[..., Hidden], h: Hidden) -> None:

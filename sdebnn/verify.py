@@ -10,7 +10,8 @@ There the ELBO is the log evidence log N(y; m_0, v_0 + noise²), path by path, a
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -19,13 +20,15 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn.fields import TimeMLP
-from sdebnn.integrate import Estimator, FixedGrid
+from sdebnn.integrate import Estimator, FixedGrid, Method, Noise
 from sdebnn.likelihoods import Gaussian
 from sdebnn.models import SDEBNN, Deterministic, bayesianize, draw_keys
 from sdebnn.processes import OU, Depth, DriftNet, Normal, Point, Weights
 from sdebnn.train import elbo
 
-ESTIMATORS: tuple[Estimator, ...] = ("analytic", "full", "stl")
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+METHODS: tuple[Method, ...] = get_args(Method)
+ORDERS = {"euler": 1.0, "heun": 1.0, "sra1": 1.5}
 PATHS = 4096
 STANDARD_ERRORS = 4
 
@@ -117,13 +120,13 @@ def elbo_samples(
     drift: Callable[[Depth, Weights], Weights],
     initial: Point | Normal,
     kl: Estimator,
-    steps: int,
+    grid: FixedGrid,
     keys: Key[Array, " path"],
 ) -> Float[Array, " path"]:
     """One ELBO estimate for each key."""
 
     def one(key: PRNGKeyArray) -> Array:
-        path = FixedGrid(steps).weights(problem.prior, drift, initial, kl=kl, key=key)
+        path = grid.weights(problem.prior, drift, initial, kl=kl, key=key)
         return jnp.sum(problem.log_likelihood(path.w[-1])) - path.kl
 
     return jax.vmap(one)(keys)
@@ -134,7 +137,7 @@ def gradient_samples(
     problem: LinearGaussian,
     parts: tuple[Callable[[Depth, Weights], Weights], Point | Normal],
     kl: Estimator,
-    steps: int,
+    grid: FixedGrid,
     keys: Key[Array, " path"],
 ) -> Float[Array, "path parameter"]:
     """The ELBO's gradient in the parameters of (drift, initial law), one estimate for each key."""
@@ -142,7 +145,7 @@ def gradient_samples(
 
     def value(parameters: tuple, key: PRNGKeyArray) -> Array:
         drift, initial = eqx.combine(parameters, rest)
-        return elbo_samples(problem, drift, initial, kl, steps, key[None])[0]
+        return elbo_samples(problem, drift, initial, kl, grid, key[None])[0]
 
     gradients = jax.vmap(jax.grad(value), in_axes=(None, 0))(parameters, keys)
     return jnp.concatenate([leaf.reshape(len(keys), -1) for leaf in jax.tree.leaves(gradients)], axis=1)
@@ -202,14 +205,18 @@ def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
 def evidence(key: PRNGKeyArray) -> Iterator[Theorem]:
     """The bound is tight at the exact posterior, and a bound everywhere else."""
     problem = LinearGaussian()
-    initial, keys, steps = Point(jnp.array([problem.w0])), draw_keys(key, PATHS), 1000
+    initial, keys, grid = Point(jnp.array([problem.w0])), draw_keys(key, PATHS), FixedGrid(1000)
     sample = eqx.filter_jit(elbo_samples)
     exact = problem.log_evidence()
     for kl in ESTIMATORS:
-        samples = sample(problem, PosteriorDrift(problem), initial, kl, steps, keys)
+        samples = sample(problem, PosteriorDrift(problem), initial, kl, grid, keys)
         yield Theorem(f"ELBO at the exact posterior = log evidence ({kl})", *_within(samples, exact))
+    for method in METHODS[1:]:
+        for kl in ESTIMATORS:
+            samples = sample(problem, PosteriorDrift(problem), initial, kl, FixedGrid(400, method), keys)
+            yield Theorem(f"the same by {method} ({kl})", *_within(samples, exact))
     for gain, offset in ((0.0, 0.0), (0.5, 0.0), (1.5, 0.0), (1.0, 0.5), (1.0, -0.5)):
-        samples = sample(problem, PosteriorDrift(problem, gain, offset), initial, "full", steps, keys)
+        samples = sample(problem, PosteriorDrift(problem, gain, offset), initial, "full", grid, keys)
         mean, error = _mean(samples)
         name = f"ELBO's excess over the evidence, drift × {gain:g} {offset:+g}"
         yield Theorem(name, max(0.0, mean - exact), 0.0, STANDARD_ERRORS * error)
@@ -226,13 +233,13 @@ def landing(key: PRNGKeyArray) -> Iterator[Theorem]:
 
     def spread(kl: Estimator, steps: int) -> float:
         # φ alone: w_0 is not a parameter of the posterior here, and its gradient is the model's own
-        return float(gradient_samples(problem, exact, kl, steps, keys)[:, :2].std(0).max())
+        return float(gradient_samples(problem, exact, kl, FixedGrid(steps), keys)[:, :2].std(0).max())
 
     analytic, at_400, at_1600 = spread("analytic", 400), spread("stl", 400), spread("stl", 1600)
     yield Theorem("STL's gradient noise / analytic's, 400 steps", at_400 / analytic, 0.0, 0.05)
     yield Theorem("STL's gradient noise, 1600 steps / 400 steps", at_1600 / at_400, 0.25, 0.1)
     inferred, posterior = infer_w0(problem)
-    spreads = [gradient_samples(inferred, posterior, kl, 400, keys).std(0) for kl in ("stl", "analytic")]
+    spreads = [gradient_samples(inferred, posterior, kl, FixedGrid(400), keys).std(0) for kl in ("stl", "analytic")]
     yield Theorem("the same with w_0 inferred", float(jnp.max(spreads[0]) / jnp.max(spreads[1])), 0.0, 0.05)
 
 
@@ -249,9 +256,9 @@ def unbiased(key: PRNGKeyArray) -> Iterator[Theorem]:
     """Away from the optimum the three estimators have one mean, in value and in gradient."""
     problem, keys = LinearGaussian(), draw_keys(key, PATHS)
     parts = (PosteriorDrift(problem, 0.4, 0.3), Normal(jnp.array([problem.w0]), 0.3))
-    values = {kl: eqx.filter_jit(elbo_samples)(problem, *parts, kl, 100, keys) for kl in ESTIMATORS[:2]}
+    values = {kl: eqx.filter_jit(elbo_samples)(problem, *parts, kl, FixedGrid(100), keys) for kl in ESTIMATORS[:2]}
     yield Theorem("the martingale's mean", *_within(values["analytic"] - values["full"], 0.0))
-    gradients = {kl: gradient_samples(problem, parts, kl, 100, keys) for kl in ESTIMATORS}
+    gradients = {kl: gradient_samples(problem, parts, kl, FixedGrid(100), keys) for kl in ESTIMATORS}
     names = ("gain", "offset", "w_0's mean", "w_0's log std")
     for kl in ESTIMATORS[1:]:
         for i, name in enumerate(names):
@@ -259,29 +266,38 @@ def unbiased(key: PRNGKeyArray) -> Iterator[Theorem]:
             yield Theorem(f"gradient in {name}: {kl} - analytic", *_within(difference, 0.0))
 
 
-def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Euler's error on (w, h) against a grid 16 times finer under the same Brownian path."""
-    finest, counts, paths = 2048, (8, 16, 32, 64, 128), 64
-    prior = OU(sigma=1.0)
-    drift = lambda t, w: jnp.sin(3 * w + t)  # noqa: E731
+def coarser(dB: Float[Array, "fine weight"], area: Float[Array, "fine weight"], steps: int) -> Noise:
+    """The same Brownian path seen on fewer steps: increments add up, areas follow from the path between."""
+    dB, area = (part.reshape(steps, -1, part.shape[-1]) for part in (dB, area))
+    before = jnp.cumsum(dB, axis=1) - dB
+    total = dB.sum(1)
+    return Noise(total, jnp.mean(before + 0.5 * dB + area, axis=1) - 0.5 * total)
 
-    def ends(dB: Float[Array, "step weight"]) -> Array:
-        grid = FixedGrid(len(dB))
-        w, _ = grid.drive(prior, drift, jnp.ones(2), dB)
-        h1 = grid.hidden(lambda t, h, w: jnp.tanh(h * w[0] + w[1]), w[:-1], jnp.ones((1, 1)))
+
+def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """The error on (w, h) against a much finer grid under the same Brownian path, in float64."""
+    finest, counts, paths = 2048, (16, 32, 64, 128), 128
+    prior = OU(sigma=1.0)
+
+    def ends(noise: Noise, method: Method) -> Array:
+        grid = FixedGrid(len(noise.dB), method)
+        w, stages, _ = grid.drive(prior, lambda t, w: jnp.sin(2 * w + t), jnp.ones(2), noise)
+        h1 = grid.hidden(lambda t, h, w: jnp.tanh(h * w[0] + w[1]), stages, jnp.ones((1, 1)))
         return jnp.append(w[-1], h1)
 
-    dB = jax.random.normal(key, (paths, finest, 2)) / math.sqrt(finest)
-    solve = jax.jit(jax.vmap(ends))
-    reference = solve(dB)
-    errors = [
-        solve(dB.reshape(paths, steps, -1, 2).sum(2)) - reference  # the same path, its increments added up
-        for steps in counts
-    ]
-    for name, of in (("w", slice(0, 2)), ("h", slice(2, 3))):
-        means = [float(jnp.sqrt(jnp.mean(error[:, of] ** 2))) for error in errors]
-        order = -np.polyfit(np.log(counts), np.log(means), 1)[0]
-        yield Theorem(f"Euler's strong order on {name}", float(order), 1.0, 0.2)
+    with jax.enable_x64(True):
+        draw = lambda key: FixedGrid(finest, "sra1").noise(2, float, key=key)  # noqa: E731
+        noise = jax.vmap(draw)(draw_keys(key, paths))
+        reference = jax.jit(jax.vmap(lambda noise: ends(noise, "sra1")))(noise)
+        for method in METHODS:
+            errors = [
+                jax.jit(jax.vmap(partial(ends, method=method)))(jax.vmap(partial(coarser, steps=n))(*noise)) - reference
+                for n in counts
+            ]
+            for name, of in (("w", slice(0, 2)), ("h", slice(2, 3))):
+                means = [float(jnp.sqrt(jnp.mean(error[:, of] ** 2))) for error in errors]
+                order = -np.polyfit(np.log(counts), np.log(means), 1)[0]
+                yield Theorem(f"strong order of {method} on {name}", float(order), ORDERS[method], 0.2)
 
 
 def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from sdebnn import OU, DriftNet, FixedGrid, LinearDrift, Normal, Point, verify
+from sdebnn.integrate import Noise
 
 STEPS = 10
 
@@ -24,46 +26,70 @@ def f_h(t, h, w):
     return jnp.tanh(h * w[0] + w[1] * t) * w[2]
 
 
-def test_weights_hidden_units_and_kl_agree_with_diffrax_under_the_same_noise(drift):
+class Given(diffrax.AbstractBrownianPath):
+    """A Brownian path in diffrax's form that is known on a grid: its increments and space-time Lévy areas."""
+
+    noise: Noise
+    levy_area: type = diffrax.SpaceTimeLevyArea
+
+    @property
+    def t0(self):
+        return 0.0
+
+    @property
+    def t1(self):
+        return 1.0
+
+    def evaluate(self, t0, t1=None, left=True, use_levy=False):
+        step = jnp.round(t0 * STEPS).astype(int)
+        dB, area = (part[step] for part in self.noise)
+        return diffrax.SpaceTimeLevyArea(dt=t1 - t0, W=dB, H=area) if use_levy else dB
+
+
+class OnWeights(diffrax.AbstractTerm):
+    """σ dB on w, none on h."""
+
+    sigma: float
+    control: Given
+
+    def vf(self, t, y, args):
+        return self.sigma
+
+    def contr(self, t0, t1, **options):
+        return self.control.evaluate(t0, t1, **options)
+
+    def prod(self, vf, control):
+        return vf * control, jnp.zeros((2, 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "solver"), [("euler", diffrax.Euler()), ("heun", diffrax.Heun()), ("sra1", diffrax.SRA1())]
+)
+def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift, method, solver):
     prior, w0, h0 = OU(rate=1.5, mean=0.1, sigma=0.4), jnp.array([0.5, -0.2, 1.0]), jnp.array([[0.3], [-0.7]])
-    key = jax.random.key(2)
-    grid = FixedGrid(STEPS)
-    path = grid.weights(prior, drift, Point(w0), kl="full", key=key)
-    h1 = grid.hidden(f_h, path.w[:-1], h0)
-    # The noise that took our path from one point to the next, recovered from the path itself.
-    w, t = path.w, path.t[:-1]
-    f_q = jax.vmap(lambda t, w: prior.drift(t, w) + drift(t, w))(t, w[:-1])
-    dB = (w[1:] - w[:-1] - f_q / STEPS) / prior.sigma
-    brownian = diffrax.LinearInterpolation(path.t, jnp.concatenate([jnp.zeros((1, 3)), jnp.cumsum(dB, 0)]))
+    noise = FixedGrid(STEPS, "sra1").noise(3, float, key=jax.random.key(2))
+    grid = FixedGrid(STEPS, method)
+    w, stages, _ = grid.drive(prior, drift, w0, noise)
 
     def field(t, state, _):
-        w, h, _ = state
-        u = drift(t, w) / prior.sigma
-        return prior.drift(t, w) + drift(t, w), f_h(t, h, w), 0.5 * jnp.sum(u**2)
+        w, h = state
+        return prior.drift(t, w) + drift(t, w), f_h(t, h, w)
 
-    def diffusion(t, state, _):
-        w, h, _ = state
-        u = drift(t, w) / prior.sigma
-        return prior.sigma * jnp.eye(3), jnp.zeros((*h.shape, 3)), u
-
-    # diffrax's own Euler-Maruyama on the joint state (w, h, KL)
-    terms = diffrax.MultiTerm(diffrax.ODETerm(field), diffrax.ControlTerm(diffusion_operator(diffusion), brownian))
-    solution = diffrax.diffeqsolve(terms, diffrax.Euler(), 0.0, 1.0, 1 / STEPS, (w0, h0, jnp.zeros(())))
-    for ours, theirs in zip((w[-1], h1, path.kl), solution.ys, strict=True):
+    terms = diffrax.MultiTerm(diffrax.ODETerm(field), OnWeights(prior.sigma, Given(noise)))
+    solution = diffrax.diffeqsolve(terms, solver, 0.0, 1.0, 1 / STEPS, (w0, h0))
+    for ours, theirs in zip((w[-1], grid.hidden(f_h, stages, h0)), solution.ys, strict=True):
         np.testing.assert_allclose(ours, theirs[-1], rtol=1e-4, atol=1e-5)
 
 
-def diffusion_operator(diffusion):
-    """A diffusion in the form diffrax asks for: a linear operator from noise to the state."""
-    import lineax
-
-    def operator(t, y, args):
-        tags = ()
-        structure = jax.eval_shape(lambda: y)
-        matrix = diffusion(t, y, args)
-        return lineax.PyTreeLinearOperator(matrix, structure, tags)
-
-    return operator
+def test_the_kl_is_the_log_density_ratio_of_the_chains_step_by_step(drift):
+    prior, sigma = OU(rate=1.5, mean=0.1, sigma=0.4), 0.4
+    path = FixedGrid(STEPS).weights(prior, drift, Point(jnp.array([0.5, -0.2, 1.0])), kl="full", key=jax.random.key(2))
+    w, t = path.w[:-1], path.t[:-1]
+    f_p = np.asarray(jax.vmap(prior.drift)(t, w))
+    f_q = f_p + np.asarray(jax.vmap(drift)(t, w))
+    after, std = np.asarray(path.w[1:]), sigma / np.sqrt(STEPS)
+    log_q, log_p = (stats.norm.logpdf(after, w + f / STEPS, std).sum() for f in (f_q, f_p))
+    assert float(path.kl) == pytest.approx(log_q - log_p, rel=1e-4)
 
 
 def test_the_analytic_kl_averages_to_the_dense_kl_of_the_two_chains():
@@ -113,7 +139,7 @@ def test_checkpointing_changes_memory_and_nothing_else(drift):
         def loss(h0, grid=grid):
             path = grid.weights(OU(sigma=0.3), drift, Point(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
             deep = lambda t, h, w: jnp.sin(jnp.tanh(jnp.cos(f_h(t, h, w))) * jnp.exp(-h))  # noqa: E731
-            return jnp.sum(grid.hidden(deep, path.w[:-1], h0) ** 2)
+            return jnp.sum(grid.hidden(deep, path.stages, h0) ** 2)
 
         compiled = jax.jit(jax.value_and_grad(loss)).lower(h0).compile()
         outcomes.append(compiled(h0))
@@ -126,7 +152,7 @@ def test_checkpointing_changes_memory_and_nothing_else(drift):
 def test_every_state_starts_at_the_input_and_ends_at_the_output(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
     path = grid.weights(OU(), drift, Normal(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
-    states = grid.hidden(f_h, path.w[:-1], h0, every=True)
+    states = grid.hidden(f_h, path.stages, h0, every=True)
     assert states.shape == (STEPS + 1, 2, 1)
     assert np.array_equal(states[0], h0)
-    assert np.array_equal(states[-1], grid.hidden(f_h, path.w[:-1], h0))
+    assert np.array_equal(states[-1], grid.hidden(f_h, path.stages, h0))

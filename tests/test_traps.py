@@ -45,7 +45,10 @@ def test_2_stl_lands_at_the_exact_posterior_which_the_wrong_sign_of_u_does_not()
     problem = verify.LinearGaussian()
     parts = (verify.PosteriorDrift(problem), Point(jnp.array([problem.w0])))
     keys = jax.random.split(KEY, 512)
-    spread = {kl: verify.gradient_samples(problem, parts, kl, 400, keys)[:, :2].std(0) for kl in ("analytic", "stl")}
+    spread = {
+        kl: verify.gradient_samples(problem, parts, kl, FixedGrid(400), keys)[:, :2].std(0)
+        for kl in ("analytic", "stl")
+    }
     assert np.all(spread["stl"] < 0.05 * spread["analytic"])
 
 
@@ -73,7 +76,9 @@ def test_3_the_elbo_never_exceeds_the_log_evidence():
     for gain in (0.0, 0.6, 1.0, 1.4):
         for kl in ("analytic", "full"):
             drift, start = verify.PosteriorDrift(problem, gain), Point(jnp.array([problem.w0]))
-            values = np.asarray(sample(problem, drift, start, kl, 400, jax.random.split(KEY, 4096)), dtype=float)
+            values = np.asarray(
+                sample(problem, drift, start, kl, FixedGrid(400), jax.random.split(KEY, 4096)), dtype=float
+            )
             assert values.mean() <= problem.log_evidence() + 4 * values.std() / 64
 
 
