@@ -286,12 +286,13 @@ def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
         return jnp.append(w[-1], h1)
 
     with jax.enable_x64(True):
-        draw = lambda key: FixedGrid(finest, "sra1").noise(2, float, key=key)  # noqa: E731
-        noise = jax.vmap(draw)(draw_keys(key, paths))
-        reference = jax.jit(jax.vmap(lambda noise: ends(noise, "sra1")))(noise)
+        dB, area = jax.random.normal(key, (2, paths, finest, 2)) / math.sqrt(finest)
+        area = area / math.sqrt(12)
+        reference = jax.jit(jax.vmap(partial(ends, method="sra1")))(Noise(dB, area))
         for method in METHODS:
             errors = [
-                jax.jit(jax.vmap(partial(ends, method=method)))(jax.vmap(partial(coarser, steps=n))(*noise)) - reference
+                jax.jit(jax.vmap(partial(ends, method=method)))(jax.vmap(partial(coarser, steps=n))(dB, area))
+                - reference
                 for n in counts
             ]
             for name, of in (("w", slice(0, 2)), ("h", slice(2, 3))):
