@@ -1,6 +1,7 @@
 # Every target builds what it needs: a machine with Python 3.11 or newer, pip and make is enough.
 PYTHON ?= python3
 BIN := .venv/bin
+LOCKED := .venv/.locked
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
@@ -38,11 +39,16 @@ lock: $(READY) ## pin every dependency anew in requirements.txt
 clean: ## remove the environment and what the demo wrote
 	rm -rf .venv demo
 
-$(READY): requirements.txt pyproject.toml
+# The project itself, installed so that edits count at once.
+$(READY): $(LOCKED) pyproject.toml
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Everything it depends on, at pinned versions.
+$(LOCKED): requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 		f"sdebnn needs Python 3.11 or newer, this is {v[0]}.{v[1]}: try make PYTHON=python3.12")'
 	@echo "Building .venv (once; about a minute)"
 	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
