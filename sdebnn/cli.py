@@ -1,5 +1,6 @@
 """The command line: the only place where strings become objects."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ import typer
 from rich.console import Console
 
 from sdebnn import __version__, verify
+from sdebnn.checks import check_count
 from sdebnn.data import toy
 from sdebnn.likelihoods import Gaussian
 from sdebnn.models import SDEBNN, draw_keys, prior_of
@@ -57,7 +59,7 @@ def verify_command(
     console = Console(stderr=True) if as_json else Console()
     if not as_json:
         console.print(f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold")
-    for theorem in verify.theorems(seed):
+    for theorem in verify.theorems(_key(seed)):
         rows.append({**theorem._asdict(), "passed": theorem.passed})
         if not as_json:
             mark = "[green]ok  [/]" if theorem.passed else "[red]FAIL[/]"
@@ -78,8 +80,9 @@ def demo(
     epochs: Annotated[int, typer.Option(help="Training steps.")] = 5000,
 ) -> None:
     """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
-    out.mkdir(parents=True, exist_ok=True)
-    keys = jax.random.split(jax.random.key(seed), 5)
+    check_count("epochs", epochs)
+    keys = jax.random.split(_key(seed), 7)
+    _prepare(out)
     x, y = toy.wave(200, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
     start = time.perf_counter()
@@ -90,7 +93,7 @@ def demo(
     scores = evaluate(fitted.model, fitted.likelihood, *held_out, draws=400, key=keys[4])
     metrics = {
         **scores,
-        **_spread(fitted.model, fitted.likelihood, key=keys[4]),
+        **_spread(fitted.model, fitted.likelihood, key=keys[5]),
         "kl_weight": 1.0,
         "examples": len(x),
         "epochs": epochs,
@@ -99,12 +102,27 @@ def demo(
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
     _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
-    _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[4])
+    _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[6])
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
         f"{metrics['coverage_95']:.1%} of 400 held-out points, and the predictive spread is "
         f"{metrics['std_ratio']:.1f} times wider one range-width outside the data."
     )
+
+
+def _key(seed: int) -> jax.Array:
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed} must be a whole number from 0 to {2**32 - 1}.")
+    return jax.random.key(seed)
+
+
+def _prepare(out: Path) -> None:
+    """Find out before the long work whether its pictures can be drawn and its files written."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.")
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out / "probe", "")
+    (out / "probe").unlink()
 
 
 def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
@@ -120,10 +138,8 @@ def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
 
 def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array) -> None:
     """predictive.png (prior and posterior) and trajectories.png (one hidden unit over depth)."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.") from None
+    import matplotlib
+
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
@@ -168,7 +184,7 @@ def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax
 
     def one(key: jax.Array) -> jax.Array:
         h0, _ = augment(x, key=key)
-        states, _ = block.trajectory(h0, key=key)
+        states, _ = block.trajectory(h0, key=jax.random.fold_in(key, 1))  # the key of layer 1, as in SDEBNN
         return jax.vmap(lambda h: head(h, key=key)[0][:, 0])(states)
 
     return jax.jit(jax.vmap(one))(draw_keys(key, draws))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_count, check_counts, check_key, check_positive
+from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive
 from sdebnn.processes import Depth
 
 
@@ -34,6 +34,7 @@ class TimeMLP(eqx.Module):
     ):
         check_count("size", size)
         check_counts("widths", widths)
+        check_callable("activation", activation, "jnp.tanh")
         check_positive("gain", gain)
         check_key(key)
         sizes = (size + 1, *widths, size)
@@ -50,8 +51,9 @@ class TimeMLP(eqx.Module):
 
 def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
     """A linear layer whose standardised weights start as standard normals, and biases at zero."""
-    weight = gain * jax.random.normal(key, (out_size, in_size)) / math.sqrt(in_size)
-    layer = eqx.nn.Linear(in_size, out_size, key=key)
+    weight_key, unused = jax.random.split(key)
+    weight = gain * jax.random.normal(weight_key, (out_size, in_size)) / math.sqrt(in_size)
+    layer = eqx.nn.Linear(in_size, out_size, key=unused)
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
 
 
@@ -101,21 +103,31 @@ class Augment(eqx.Module):
 
 
 def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:
-    """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for biases and scalars."""
+    """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for vectors and scalars."""
     return gain / math.sqrt(math.prod(leaf.shape[1:])) if leaf.ndim > 1 else 1.0
 
 
+def _is_bias(path: tuple[Any, ...]) -> bool:
+    return bool(path) and getattr(path[-1], "name", None) == "bias"
+
+
 class Standardised(eqx.Module):
-    """The bijection between a tree of arrays and its standardised vector w."""
+    """The bijection between a tree of arrays and its standardised vector w: array = scale(array) · its part of w.
+
+    What is called ``bias`` has scale 1, whatever its shape: the bias of a convolution has as many axes as an image.
+    """
 
     structure: Any = eqx.field(static=True)
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
 
     def __init__(self, tree: PyTree[Array], scale: Callable[[Array], float] = fan_in_scale):
-        leaves, self.structure = jax.tree.flatten(tree)
-        self.shapes = tuple(leaf.shape for leaf in leaves)
-        self.scales = tuple(float(scale(leaf)) for leaf in leaves)
+        check_callable("scale", scale, "fan_in_scale")
+        named, self.structure = jax.tree_util.tree_flatten_with_path(tree)
+        self.shapes = tuple(leaf.shape for _, leaf in named)
+        self.scales = tuple(1.0 if _is_bias(path) else float(scale(leaf)) for path, leaf in named)
+        for (path, _), value in zip(named, self.scales, strict=True):
+            check_positive(f"scale of {jax.tree_util.keystr(path)}", value)
 
     @property
     def size(self) -> int:

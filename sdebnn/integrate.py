@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_choice, check_count
+from sdebnn.checks import check_choice, check_count, check_key, shown
 from sdebnn.processes import OU, Depth, Drift, Normal, Point, Weights
 
 Estimator = Literal["analytic", "full", "stl"]
@@ -67,6 +67,16 @@ class Noise(NamedTuple):
     area: Float[Array, "step weight"] | None
 
 
+def check_estimator(kl: str, drift: Drift) -> None:
+    """Refuse an estimator that is unknown, or that cannot be what it says for this drift."""
+    check_choice("kl", kl, get_args(Estimator))
+    if kl == "stl" and not isinstance(drift, eqx.Module):
+        raise ValueError(
+            f"kl='stl' holds the drift's parameters constant, and cannot see those of drift={shown(drift)}: "
+            "write it as an Equinox module whose arrays they are, or use kl='analytic'."
+        )
+
+
 def frozen(tree: PyTree) -> PyTree:
     """The same tree, through whose arrays no gradient flows."""
     arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
@@ -111,6 +121,8 @@ class FixedGrid(eqx.Module):
         self, prior: OU, drift: Drift, initial: Point | Normal, *, kl: Estimator, key: PRNGKeyArray
     ) -> WeightPath:
         """Draw w from the posterior dw = (f_p + NN_φ) dt + σ dB, and estimate its KL from the prior."""
+        check_estimator(kl, drift)
+        check_key(key)
         initial_key, path_key = jax.random.split(key)
         w0 = initial.sample(key=initial_key)
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)

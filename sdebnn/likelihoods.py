@@ -16,9 +16,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
-from sdebnn.checks import check_array, check_key, check_positive
+from sdebnn.checks import check_classes, check_key, check_positive
 
 Outputs = Float[Array, "*lead output"]
 
@@ -81,13 +81,15 @@ class _LocationScale(eqx.Module):
         """The location of every target."""
         return self._split(outputs)[0]
 
-    def log_prob(self, outputs: Outputs, y: Float[Array, "*_ target"]) -> Float[Array, "..."]:
+    def log_prob(self, outputs: Outputs, y: Real[Array, "*_ target"]) -> Float[Array, "..."]:
         """log p(y | outputs), summed over the targets of an example."""
         location, scale = self._split(outputs)
-        if y.shape[-1:] != location.shape[-1:]:
+        # The axes of an example must all be there: broadcasting would pair every target with every example.
+        if not min(2, location.ndim) <= y.ndim <= location.ndim or y.shape != location.shape[-y.ndim :]:
             raise ValueError(
-                f"y has shape {y.shape}, the model gives {location.shape[-1]} target(s) an example: "
-                f"pass y of shape (examples, {location.shape[-1]})."
+                f"y has shape {y.shape}, the model gives {location.shape[-1]} target(s) for each of "
+                f"{location.shape[-2] if location.ndim > 1 else 1} example(s): pass y of shape "
+                f"(examples, {location.shape[-1]})."
             )
         return jnp.sum(self._standard_log_prob((y - location) / scale) - jnp.log(scale), axis=-1)
 
@@ -161,15 +163,15 @@ class Categorical(eqx.Module):
     def log_prob(self, outputs: Outputs, y: Int[Array, "..."]) -> Float[Array, "..."]:
         """log p(y | outputs)."""
         classes = outputs.shape[-1]
+        if classes < 2:
+            raise ValueError(f"the model has {classes} output: build it with one for each class, two or more.")
         if not jnp.issubdtype(y.dtype, jnp.integer):
             raise ValueError(f"y has dtype {y.dtype}: pass class numbers, whole numbers from 0 to {classes - 1}.")
-        if y.ndim and outputs.ndim > 1 and y.shape[-1] != outputs.shape[-2]:
-            raise ValueError(f"y has shape {y.shape}: pass one class number for each of {outputs.shape[-2]} examples.")
+        examples = outputs.shape[:-1]
+        if not min(1, len(examples)) <= y.ndim <= len(examples) or y.shape != examples[len(examples) - y.ndim :]:
+            raise ValueError(f"y has shape {y.shape}: pass one class number for each of {examples[-1]} examples.")
         if not isinstance(y, Tracer):
-            check_array("y", y, least_ndim=0)
-            if int(y.min()) < 0 or int(y.max()) >= classes:
-                wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
-                raise ValueError(f"y holds class {wrong}, the model has {classes}: number them 0 to {classes - 1}.")
+            check_classes("y", y, classes)
         log_probs = jax.nn.log_softmax(outputs)
         labels = jnp.broadcast_to(y, log_probs.shape[:-1])
         return jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]

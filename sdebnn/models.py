@@ -5,18 +5,19 @@
 The same key always gives the same function. A deterministic model ignores the key and returns kl = 0.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
-from sdebnn.checks import as_inputs, check_choice, check_count, check_key
+from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
-from sdebnn.integrate import Estimator, FixedGrid, Hidden, WeightPath
+from sdebnn.integrate import Estimator, FixedGrid, Hidden, WeightPath, check_estimator
 from sdebnn.processes import OU, Depth, Drift, DriftNet, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
@@ -35,8 +36,19 @@ class Deterministic(eqx.Module):
     module: Callable[[Array], Array]
 
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
-        outputs = jax.vmap(self.module)(x)
+        try:
+            outputs = jax.vmap(self.module)(x)
+        except TypeError as error:
+            raise ValueError(f"{_name(self.module)} refuses {_refusal(x, error)}: check the shape of x.") from error
         return outputs, jnp.zeros((), outputs.dtype)
+
+
+def _name(module: Any) -> str:
+    return getattr(module, "__name__", type(module).__name__)
+
+
+def _refusal(x: Array, error: Exception) -> str:
+    return f"an example of shape {x.shape[1:]} ({str(error).splitlines()[0]})"
 
 
 class SDEBlock(eqx.Module):
@@ -54,12 +66,15 @@ class SDEBlock(eqx.Module):
     kl: Estimator = eqx.field(static=True)
 
     def __check_init__(self):
-        check_choice("kl", self.kl, get_args(Estimator))
-        if self.kl == "stl" and not isinstance(self.drift, eqx.Module):
-            raise ValueError(
-                f"kl='stl' holds the drift's parameters constant, and cannot see those of drift={self.drift!r}: "
-                "write it as an Equinox module whose arrays they are, or use kl='analytic'."
-            )
+        check_estimator(self.kl, self.drift)
+        for name, parts, remedy in (
+            ("prior", ("drift", "sigma"), "OU(sigma=0.1)"),
+            ("initial", ("sample", "kl", "log_ratio", "prior"), "Point or Normal, to be called with w_0"),
+            ("solver", ("weights", "hidden"), "FixedGrid(20)"),
+        ):
+            value = getattr(self, name)
+            if not all(hasattr(value, part) for part in parts) or isinstance(value, type):
+                raise ValueError(f"{name}={shown(value)} has no {' or no '.join(parts)}: pass {remedy}.")
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
@@ -89,13 +104,11 @@ class SDEBlock(eqx.Module):
 
     def _check_shape(self, f_h: Callable[..., Hidden], h: Hidden) -> None:
         """Refuse a field whose dh/dt does not look like h."""
-        random = jax.eval_shape(self.weights.unravel, jax.ShapeDtypeStruct((self.weights.size,), h.dtype))
+        w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
         try:
-            out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, random)
+            out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
         except (TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            message = f"the field refuses a state of shape {h.shape[1:]} ({reason}): check the shape of x."
-            raise ValueError(message) from error
+            raise ValueError(f"the field, called as field(t, h), refuses {_refusal(h, error)}.") from error
         if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
             raise ValueError(
                 f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
@@ -119,7 +132,7 @@ def prior_of(model: Any) -> Any:
 
 
 def bayesianize(
-    module: eqx.Module,
+    module: Callable[..., Array],
     where: Callable[[Any], Any] | None = None,
     *,
     prior: OU = OU(),
@@ -134,28 +147,43 @@ def bayesianize(
 
     ``where`` picks the part to make random, as in ``eqx.tree_at``: ``lambda m: m.layers[0]``, or a tuple of parts.
     Without it all arrays are. What is not picked stays deterministic, and is trained all the same.
+    An array that stands in two places of a module is two arrays of w; share it with ``eqx.nn.Shared``.
     ``drift`` is a module (t, w) -> R^D or the widths of a ``DriftNet``; ``initial`` is ``Point`` or ``Normal``.
     """
     check_key(key)
-    if not callable(module):
-        raise ValueError(f"module={module!r} cannot be called: pass an Equinox module that maps (t, h) to dh/dt.")
+    check_callable("initial", initial, "Point")
+    try:
+        inspect.signature(module).bind(0.0, None)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{_name(module)} cannot be called as field(t, h): pass an Equinox module that maps (t, h) to dh/dt, "
+            "such as one whose __call__(self, t, h) hands h to yours."
+        ) from None
     random, field = eqx.partition(module, _mask(module, where))
     weights = Standardised(random, scale)
     w0 = weights.ravel(random)
-    if not callable(drift):
+    check_array("w_0, the module's weights,", w0)
+    if isinstance(drift, Sequence):
         drift = DriftNet(weights.size, drift, key=key)
-    try:
-        shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
-    except (TypeError, ValueError) as error:
-        shape = f"none ({str(error).splitlines()[0]})"
-    if shape != w0.shape:
-        raise ValueError(f"the drift maps {weights.size} weights to shape {shape}: build it for size {weights.size}.")
+    _check_drift("drift", drift, w0)
+    _check_drift("prior's drift", getattr(prior, "drift", None), w0)
     return SDEBlock(field, weights, prior, drift, initial(w0), solver, kl)
 
 
-def _mask(module: eqx.Module, where: Callable[[Any], Any] | None) -> PyTree[bool]:
+def _check_drift(name: str, drift: Any, w0: Weights) -> None:
+    """Refuse a drift that does not map (t, w) to something like w."""
+    check_callable(name, drift, "DriftNet or OU")
+    try:
+        shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
+    except Exception as error:  # whatever a user's own function may raise
+        shape = f"none ({str(error).splitlines()[0]})"
+    if shape != w0.shape:
+        raise ValueError(f"the {name} maps {w0.shape[0]} weights to shape {shape}: make it {w0.shape}.")
+
+
+def _mask(module: Any, where: Callable[[Any], Any] | None) -> PyTree[bool]:
     """Which leaves of a module are random: the floating-point arrays of the parts that ``where`` picks."""
-    arrays = jax.tree.map(eqx.is_inexact_array, module)
+    arrays = jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and not jnp.iscomplexobj(leaf), module)
     if not any(jax.tree.leaves(arrays)):
         raise ValueError(f"{type(module).__name__} holds no floating-point array: there are no weights to make random.")
     if where is None:
@@ -183,14 +211,22 @@ class SDEBNN(eqx.Module):
     layers: tuple[Any, ...]
 
     def __check_init__(self):
-        if not self.layers:
-            raise ValueError("layers=() is empty: pass at least one model, such as a block from bayesianize.")
+        if not isinstance(self.layers, tuple | list) or not self.layers or not all(map(callable, self.layers)):
+            raise ValueError(
+                f"layers={shown(self.layers)} must be a tuple of models, such as (bayesianize(field, key=key),)."
+            )
 
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         check_key(key)
         h, kl = as_inputs("x", x), jnp.zeros(())
         for i, layer in enumerate(self.layers):
-            h, more = layer(h, key=jax.random.fold_in(key, i))
+            try:
+                h, more = layer(h, key=jax.random.fold_in(key, i))
+            except TypeError as error:
+                raise ValueError(
+                    f"layer {i}, {_name(layer)}, is not a model(x, *, key) -> (outputs, kl) of a batch "
+                    f"({str(error).splitlines()[0]}): wrap a module of one example in Deterministic."
+                ) from error
             kl = kl + more
         return h, kl
 

@@ -13,9 +13,10 @@ from jax import lax
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn import metrics
-from sdebnn.checks import as_inputs, check_count, check_data, check_key
-from sdebnn.likelihoods import Likelihood
+from sdebnn.checks import as_inputs, check_callable, check_count, check_key
+from sdebnn.likelihoods import Categorical, Likelihood
 from sdebnn.models import draw_keys
+from sdebnn.train import as_data
 
 DRAWS_AT_ONCE = 16  # wide enough to fill a processor, narrow enough to bound memory
 
@@ -43,16 +44,15 @@ def evaluate(
 ) -> dict[str, float]:
     """Score the averaged forecast on (x, y): ``nll`` and ``kl`` in nats, beside what suits the likelihood.
 
-    Whole-number targets: ``accuracy``, ``ece``, ``brier``. Others: ``rmse``, ``coverage_95``.
+    Under ``Categorical``: ``accuracy``, ``ece``, ``brier``. Otherwise ``rmse``, ``coverage_95``.
     """
-    check_data(x, y)
     check_key(key)
-    y = jnp.asarray(y)
+    x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
     samples, kl = _samples(model, x, draws, draw_key, batch_size)
     scores = {"nll": metrics.nll(likelihood.log_prob(samples, y)), "kl": kl.mean()}
     centers = likelihood.center(samples)
-    if jnp.issubdtype(y.dtype, jnp.integer):
+    if isinstance(likelihood, Categorical):
         for metric in (metrics.accuracy, metrics.ece, metrics.brier):
             scores[metric.__name__] = metric(centers, y)
     else:
@@ -65,6 +65,7 @@ def _samples(
     model: Any, x: Array | np.ndarray, draws: int, key: PRNGKeyArray, batch_size: int
 ) -> tuple[Float[Array, "draw example *output"], Float[Array, " draw"]]:
     """Outputs and KLs of the draws, a batch of examples at a time."""
+    check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
     check_count("batch_size", batch_size)
     x = as_inputs("x", x)
     keys = draw_keys(key, draws)

@@ -14,7 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.checks import check_count, check_counts, check_finite_number, check_key, check_positive
+from sdebnn.checks import (
+    check_array,
+    check_callable,
+    check_count,
+    check_counts,
+    check_key,
+    check_parameter,
+    check_positive,
+)
 
 Depth = float | Float[Array, ""]
 Weights = Float[Array, " weight"]
@@ -30,8 +38,8 @@ class OU(eqx.Module):
 
     def __check_init__(self):
         check_positive("sigma", self.sigma)
-        check_positive("rate", self.rate, or_zero=True)
-        check_finite_number("mean", self.mean)
+        check_parameter("rate", self.rate, least=0.0)
+        check_parameter("mean", self.mean)
 
     def drift(self, t: Depth, w: Weights) -> Weights:
         """f_p(t, w)."""
@@ -87,6 +95,7 @@ class DriftNet(eqx.Module):
     ):
         check_count("size", size)
         check_counts("widths", widths)
+        check_callable("activation", activation, "jnp.tanh")
         check_key(key)
         sizes = (size, *widths, size)
         keys = jax.random.split(key, len(sizes) - 1)
@@ -141,6 +150,9 @@ class Point(eqx.Module):
 
     value: Weights
 
+    def __check_init__(self):
+        check_array("value", self.value)
+
     def sample(self, *, key: PRNGKeyArray) -> Weights:
         """The value itself, whatever the key."""
         return self.value
@@ -167,9 +179,10 @@ class Normal(eqx.Module):
     prior_std: float
 
     def __init__(self, mean: Weights, std: float = 0.2, *, prior_mean: float = 0.0, prior_std: float = 1.0):
+        check_array("mean", mean)
         check_positive("std", std)
         check_positive("prior_std", prior_std)
-        check_finite_number("prior_mean", prior_mean)
+        check_parameter("prior_mean", prior_mean)
         self.mean = jnp.asarray(mean)
         self.log_std = jnp.full_like(self.mean, math.log(std))
         self.prior_mean = prior_mean

@@ -6,6 +6,7 @@ A batch of B examples estimates log p(D | w) by N/B times its own. kl_weight = 1
 a tempered ("cold") posterior. The loss is -ELBO / N: the KL is divided by the number of examples, never by B.
 """
 
+import functools
 import math
 import warnings
 from typing import Any, NamedTuple
@@ -20,8 +21,17 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sdebnn.checks import as_inputs, check_array, check_count, check_data, check_key, check_positive
-from sdebnn.likelihoods import Likelihood
+from sdebnn.checks import (
+    as_inputs,
+    check_array,
+    check_callable,
+    check_count,
+    check_data,
+    check_key,
+    check_positive,
+    shown,
+)
+from sdebnn.likelihoods import Categorical, Likelihood
 from sdebnn.models import draw_keys
 
 STEPS_A_CALL = 50  # enough that a compiled call outlasts its overhead, few enough that the bar moves
@@ -55,14 +65,19 @@ def elbo(
     examples: int | None = None,
 ) -> Elbo:
     """Estimate the ELBO from a batch of a data set of ``examples`` (all of it, unless told), averaged over draws."""
+    check_data(x, y)
+    check_positive("kl_weight", kl_weight, or_zero=True)
     batch = x.shape[0]
+    if examples is None:
+        examples = batch
+    check_count("examples", examples, least=batch)
 
     def one(key: PRNGKeyArray) -> tuple[Array, Array]:
         outputs, kl = model(x, key=key)
         return jnp.sum(likelihood.log_prob(outputs, y)), kl
 
     log_likelihood, kl = jax.vmap(one)(draw_keys(key, draws))
-    log_likelihood = log_likelihood.mean() * ((examples or batch) / batch)
+    log_likelihood = log_likelihood.mean() * (examples / batch)
     kl = kl.mean()
     return Elbo(log_likelihood - kl_weight * kl, log_likelihood, kl)
 
@@ -84,16 +99,19 @@ def fit(
 ) -> Fit:
     """Train the parameters of the model and of the likelihood on (x, y), examples first.
 
-    ``batch_size=None`` takes all examples at every step. The optimiser is Adam with ``learning_rate`` decayed to zero
-    along a cosine, unless one is given. If the ELBO stops being finite, training stops with a warning and the last
-    good parameters are returned.
+    ``batch_size=None`` takes all examples at every step. Otherwise each epoch shuffles them anew, and those that do not
+    fill a last batch wait for another epoch. The optimiser is Adam with ``learning_rate`` decayed to zero along a
+    cosine, unless one is given. If the ELBO or a parameter stops being finite, training stops with a warning and the
+    last good parameters are returned.
     """
     check_key(key)
     check_count("epochs", epochs)
     check_count("draws", draws)
     check_positive("kl_weight", kl_weight, or_zero=True)
     check_positive("learning_rate", learning_rate)
-    x, y = _on_device(model, likelihood, x, y, key)
+    if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError(f"optimizer={shown(optimizer)} is not one of Optax: pass one such as optax.adam(1e-3).")
+    x, y = as_data(model, likelihood, x, y, key=key)
     examples = x.shape[0]
     if batch_size is None:
         batch_size = examples
@@ -101,7 +119,7 @@ def fit(
     batch_size = min(batch_size, examples)
 
     steps_an_epoch = examples // batch_size
-    optimizer = optimizer or optax.adam(optax.cosine_decay_schedule(learning_rate, epochs * steps_an_epoch))
+    optimizer = optimizer or _adam(learning_rate, epochs * steps_an_epoch)
     parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
     state = (parameters, optimizer.init(parameters))
     job = _Job(optimizer, batch_size, draws, kl_weight)
@@ -112,12 +130,12 @@ def fit(
         for start in range(0, epochs, chunk):
             # The last chunk may run short: a mask would cost compute, a second compilation costs time once.
             these = jnp.arange(start, min(start + chunk, epochs))
-            new_state, record = _epochs(job, state, rest, x, y, key, these)
+            new_state, record, good = _epochs(job, state, rest, x, y, key, these)
             record = jax.tree.map(np.asarray, record)
-            if not np.all(np.isfinite(record.elbo)):
+            if not good:
                 warnings.warn(
-                    f"the ELBO became {record.elbo[~np.isfinite(record.elbo)][0]} between epochs {start} and "
-                    f"{start + chunk}: stopped there with the parameters of epoch {start}; lower "
+                    f"the ELBO or a parameter stopped being finite between epochs {start} and {start + len(these)}, "
+                    f"the last ELBO {record.elbo[-1]}: stopped with the parameters of epoch {start}; lower "
                     f"learning_rate={learning_rate} or standardise the data.",
                     RuntimeWarning,
                     stacklevel=2,
@@ -129,6 +147,12 @@ def fit(
     model, likelihood = eqx.combine(state[0], rest)
     columns = {name: np.concatenate([getattr(record, name) for record in history] or [[]]) for name in Elbo._fields}
     return Fit(model, likelihood, columns)
+
+
+@functools.cache
+def _adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
+    """One object for the same numbers, so that a second fit finds the first one's program."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
 
 class _Job(NamedTuple):
@@ -143,8 +167,8 @@ class _Job(NamedTuple):
 @eqx.filter_jit
 def _epochs(
     job: _Job, state: PyTree, rest: PyTree, x: Array, y: Array, key: PRNGKeyArray, epochs: Array
-) -> tuple[PyTree, Elbo]:
-    """Several epochs in one compiled call: the new state, and the record of every step."""
+) -> tuple[PyTree, Elbo, Array]:
+    """Several epochs in one compiled call: the new state, the record of every step, and whether all is finite."""
     examples = x.shape[0]
     steps = examples // job.batch_size
 
@@ -161,7 +185,7 @@ def _epochs(
 
     def epoch(state: PyTree, number: Array) -> tuple[PyTree, Elbo]:
         order_key, draw_key = jax.random.split(jax.random.fold_in(key, number))
-        if steps > 1:
+        if job.batch_size < examples:
             order = jax.random.permutation(order_key, examples)[: steps * job.batch_size].reshape(steps, -1)
             batches = x[order], y[order], jax.random.split(draw_key, steps)
             return lax.scan(step, state, batches)
@@ -169,16 +193,22 @@ def _epochs(
         return state, jax.tree.map(lambda term: term[None], record)
 
     state, record = lax.scan(epoch, state, epochs)
-    return state, jax.tree.map(jnp.ravel, record)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((state[0], record.elbo))]
+    return state, jax.tree.map(jnp.ravel, record), jnp.all(jnp.stack(finite))
 
 
-def _on_device(model: Any, likelihood: Likelihood, x: Any, y: Any, key: PRNGKeyArray) -> tuple[Array, Array]:
-    """The data as arrays of JAX, once they are known to suit the model and the likelihood."""
+def as_data(model: Any, likelihood: Likelihood, x: Any, y: Any, *, key: PRNGKeyArray) -> tuple[Array, Array]:
+    """The data as arrays of JAX, once they are known to suit the model and the likelihood; nothing is compiled."""
+    check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
+    if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
+        raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
     check_data(x, y)
     x = as_inputs("x", x)
     with np.errstate(over="ignore"):
         y = jnp.asarray(y)
     check_array("y", y)
+    if not isinstance(likelihood, Categorical):
+        y = y.astype(x.dtype)
     outputs, _ = jax.eval_shape(lambda x, key: model(x, key=key), x, key)
     likelihood.log_prob(jnp.zeros(outputs.shape, outputs.dtype), y)  # on real labels, so that it can refuse them
     return x, y

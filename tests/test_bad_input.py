@@ -79,6 +79,17 @@ BATCH_OF_TWO = jnp.ones((3, 2))
 LABELS = jnp.array([0, 1, 2, 3])
 NEGATIVE = jnp.array([0, 1, 2, -1])
 LONG = jnp.ones((3, 5))
+RATES = jnp.ones(3)
+RBG = jax.random.key(0, impl="rbg")
+PLAIN = eqx.nn.MLP(2, 2, 4, 1, key=KEY)
+PLAIN_LINEAR = eqx.nn.Linear(1, 1, key=KEY)
+WIDE_LINEAR = eqx.nn.Linear(2, 1, key=KEY)
+NAN_FIELD = jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_array(leaf) else leaf, FIELD)
+DRIFT, POINT = LinearDrift(2), sdebnn.Point(jnp.ones(2))
+FOUR, THREE = SDEBNN.mlp(1, 4, key=KEY), SDEBNN.mlp(1, 2, key=KEY)
+LOGITS = jnp.ones((2, 4, 3))
+PROBS = LOGITS / 3
+ONE_HOT = jnp.zeros((4, 3), int)
 
 
 def spoiled(value):
@@ -91,12 +102,36 @@ def fit(model=MLP, likelihood=None, x=X, y=Y, key=KEY, **options):
     return sdebnn.fit(model, likelihood or Gaussian(0.1), x, y, key=key, progress=False, **options)
 
 
+def elbo(x, y, **options):
+    return sdebnn.elbo(MLP, Gaussian(0.1), x, y, key=KEY, **options)
+
+
+def evaluate(likelihood, y, model=MLP):
+    return sdebnn.evaluate(model, likelihood, X, y, key=KEY)
+
+
 CASES = {
     "sigma zero": (lambda: OU(sigma=0.0), "sigma=0.0", "greater than zero"),
+    "sigma an array": (lambda: OU(sigma=jnp.array(0.1)), "sigma=", "must be a number"),
     "sigma negative": (lambda: OU(sigma=-1), "sigma=-1", "greater than zero"),
     "sigma nan": (lambda: OU(sigma=float("nan")), "sigma=nan", "finite"),
     "sigma a word": (lambda: OU(sigma="big"), "sigma='big'", "greater than zero"),
-    "rate negative": (lambda: OU(rate=-0.5), "rate=-0.5", "zero or more"),
+    "rate negative": (lambda: OU(rate=-0.5), "rate=-0.5", "at least 0"),
+    "mean a word": (lambda: OU(mean="x"), "mean='x'", "finite number"),
+    "rate of another size": (lambda: bayesianize(FIELD, prior=OU(rate=RATES), key=KEY), "prior's drift", "(20,)"),
+    "prior a number": (lambda: bayesianize(FIELD, prior=0.1, key=KEY), "prior's drift=None", "OU"),
+    "solver a number": (lambda: bayesianize(FIELD, solver=20, key=KEY), "solver=20", "FixedGrid(20)"),
+    "initial a word": (lambda: bayesianize(FIELD, initial="normal", key=KEY), "initial='normal'", "Point"),
+    "scale a number": (lambda: bayesianize(FIELD, scale=0.5, key=KEY), "scale=0.5", "fan_in_scale"),
+    "scale zero": (lambda: bayesianize(FIELD, scale=lambda leaf: 0.0, key=KEY), "weight=0.0", "greater than zero"),
+    "weights nan": (lambda: bayesianize(NAN_FIELD, key=KEY), "NaN", "remove or impute"),
+    "drift that fails": (lambda: bayesianize(FIELD, drift=lambda t, w: {}["k"], key=KEY), "drift maps 20", "(20,)"),
+    "drift of two": (lambda: bayesianize(FIELD, drift=lambda t, w: (w, w), key=KEY), "drift maps 20", "(20,)"),
+    "a module of x alone": (lambda: bayesianize(PLAIN, key=KEY), "MLP", "field(t, h)"),
+    "activation a word": (lambda: TimeMLP(2, activation="tanh", key=KEY), "activation='tanh'", "jnp.tanh"),
+    "layers not a tuple": (lambda: SDEBNN(FIELD), "layers=", "tuple"),
+    "layer not a model": (lambda: SDEBNN((PLAIN_LINEAR,))(BATCH, key=KEY), "layer 0, Linear", "Deterministic"),
+    "layer of another size": (lambda: fit(model=sdebnn.Deterministic(WIDE_LINEAR)), "Linear refuses", "(1,)"),
     "mean infinite": (lambda: OU(mean=float("inf")), "mean=inf", "finite"),
     "steps zero": (lambda: FixedGrid(0), "steps=0", "at least 1"),
     "steps fractional": (lambda: FixedGrid(2.5), "steps=2.5", "whole number"),
@@ -104,7 +139,7 @@ CASES = {
     "unknown method": (lambda: FixedGrid(method="rk4"), "method='rk4'", "'euler'"),
     "unknown estimator": (lambda: bayesianize(FIELD, kl="exact", key=KEY), "kl='exact'", "'stl'"),
     "no arrays": (lambda: bayesianize(Empty(), key=KEY), "Empty", "no floating-point array"),
-    "not callable": (lambda: bayesianize(3.0, key=KEY), "3.0", "maps (t, h) to dh/dt"),
+    "not callable": (lambda: bayesianize(3.0, key=KEY), "float", "maps (t, h) to dh/dt"),
     "where nothing": (lambda: bayesianize(FIELD, where=lambda f: (), key=KEY), "TimeMLP", "layers[0].weight"),
     "where no array": (
         lambda: bayesianize(FIELD, where=lambda f: f.activation, key=KEY),
@@ -113,7 +148,7 @@ CASES = {
     ),
     "where astray": (lambda: bayesianize(FIELD, where=lambda f: f.nowhere, key=KEY), "nowhere", "layers[0]"),
     "where elsewhere": (lambda: bayesianize(FIELD, where=lambda f: jnp, key=KEY), "where", "layers[0]"),
-    "drift of another size": (lambda: bayesianize(FIELD, drift=LinearDrift(2), key=KEY), "20 weights", "size 20"),
+    "drift of another size": (lambda: bayesianize(FIELD, drift=LinearDrift(2), key=KEY), "20 weights", "(20,)"),
     "stl of a function": (
         lambda: bayesianize(FIELD, drift=lambda t, w: w, kl="stl", key=KEY),
         "kl='stl'",
@@ -130,6 +165,22 @@ CASES = {
     "scale learned and read": (lambda: Gaussian(None, learn=True), "learn=True", "outputs give the scale"),
     "key a number": (lambda: MLP(BATCH, key=0), "key=0", "jax.random.key(0)"),
     "key missing": (lambda: MLP(BATCH, key=None), "key=None", "jax.random.key(0)"),
+    "key of another implementation": (lambda: MLP(BATCH, key=RBG), "rbg", "threefry2x32"),
+    "key legacy on the grid": (
+        lambda: FixedGrid().weights(OU(), DRIFT, POINT, kl="full", key=LEGACY),
+        "uint32",
+        "jax.random.key(0)",
+    ),
+    "estimator on the grid": (
+        lambda: FixedGrid().weights(OU(), DRIFT, POINT, kl="exact", key=KEY),
+        "kl='exact'",
+        "'stl'",
+    ),
+    "stl of a function on the grid": (
+        lambda: FixedGrid().weights(OU(), lambda t, w: w, POINT, kl="stl", key=KEY),
+        "kl='stl'",
+        "Equinox module",
+    ),
     "key legacy": (lambda: MLP(BATCH, key=LEGACY), "uint32", "wrap_key_data"),
     "key legacy in fit": (lambda: fit(key=LEGACY), "uint32", "jax.random.key(0)"),
     "key legacy in construction": (lambda: SDEBNN.mlp(1, 1, key=LEGACY), "uint32", "jax.random.key(0)"),
@@ -146,6 +197,26 @@ CASES = {
     "x of one axis": (lambda: fit(x=X[:, 0]), "(4,)", "x[:, None]"),
     "y of one axis": (lambda: fit(y=Y[:, 0]), "(4,)", "(examples, 1)"),
     "y of two columns": (lambda: fit(y=np.ones((4, 2))), "(4, 2)", "(examples, 1)"),
+    "y of three axes": (lambda: fit(y=np.ones((4, 1, 1))), "(4, 1, 1)", "(examples, 1)"),
+    "y flat, as many as outputs": (lambda: fit(model=FOUR, y=np.ones(4)), "(4,)", "(examples, 4)"),
+    "complex": (lambda: fit(x=X * 1j), "complex", "real numbers"),
+    "no model": (lambda: fit(model=None, likelihood=Gaussian(0.1)), "model=None", "SDEBNN"),
+    "likelihood a class": (lambda: fit(likelihood=Gaussian), "likelihood=", "Gaussian(0.1)"),
+    "optimizer a word": (lambda: fit(optimizer="adam"), "optimizer='adam'", "optax.adam"),
+    "elbo of unequal lengths": (lambda: elbo(X, Y[:1]), "4 examples and y has 1", "first axes must agree"),
+    "elbo of nan": (lambda: elbo(X, spoiled(np.nan)), "NaN", "remove or impute"),
+    "elbo of fewer examples than the batch": (lambda: elbo(X, Y, examples=3), "examples=3", "at least 4"),
+    "elbo of a negative weight": (lambda: elbo(X, Y, kl_weight=-2.0), "kl_weight=-2.0", "zero or more"),
+    "evaluate of lengths": (lambda: evaluate(Gaussian(0.1), Y[:3]), "y has 3", "first axes must agree"),
+    "evaluate of labels": (lambda: evaluate(Categorical(), np.array([0, 1, 1, 2]), THREE), "class", "0 to"),
+    "evaluate of flat targets": (lambda: evaluate(Gaussian(0.1), Y[:, 0]), "(4,)", "(examples, 1)"),
+    "one class": (lambda: evaluate(Categorical(), np.array([0, 0, 0, 0])), "1 output", "two or more"),
+    "one-hot labels": (lambda: Categorical().log_prob(OUTPUTS, ONE_HOT), "(4, 3)", "one class number"),
+    "logits as probabilities": (lambda: sdebnn.metrics.ece(LOGITS, LABELS % 3), "do not add up", "center(logits)"),
+    "labels of another shape": (lambda: sdebnn.metrics.brier(PROBS, LABELS[:, None]), "(4, 1)", "(examples,)"),
+    "labels beyond the classes": (lambda: sdebnn.metrics.brier(PROBS, LABELS), "class 3", "0 to 2"),
+    "targets of another shape": (lambda: sdebnn.metrics.rmse(PROBS, LABELS * 1.0), "(4,)", "(examples, targets)"),
+    "level a word": (lambda: sdebnn.metrics.coverage(PROBS, OUTPUTS, level="a"), "level='a'", "0.95"),
     "words": (lambda: fit(x=np.array([["a"]] * 4)), "dtype", "numbers"),
     "ragged": (lambda: fit(x=[[1.0], [1.0, 2.0]]), "rectangular", "numbers"),
     "odd outputs": (lambda: fit(likelihood=Gaussian(None)), "there are 1", "two outputs"),

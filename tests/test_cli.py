@@ -15,7 +15,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return out, run("demo", "--out", str(out), "--epochs", "20")
+    return out, run("demo", "--out", str(out))
 
 
 def test_the_demo_writes_its_pictures_and_metrics_and_says_where(demo):
@@ -32,25 +32,34 @@ def test_the_demo_writes_its_pictures_and_metrics_and_says_where(demo):
     assert "KL weight 1" in done.stderr
 
 
+def test_the_demo_is_calibrated_inside_the_data_and_unsure_outside(demo):
+    metrics = json.loads((demo[0] / "metrics.json").read_text())
+    assert 0.90 <= metrics["coverage_95"] <= 0.99
+    assert metrics["std_ratio"] >= 3
+
+
 def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path):
     file = tmp_path / "file"
     file.write_text("kept")
+    new = ("--out", str(tmp_path / "new"))
     for arguments, words in (
         (("--out", str(file)), "file"),
-        (("--out", str(tmp_path / "x"), "--epochs", "0"), "epochs=0"),
+        (("--out", "/proc"), "/proc"),
+        ((*new, "--epochs", "0"), "epochs=0"),
+        ((*new, "--seed", "99999999999999999999"), "seed=99999999999999999999"),
     ):
         done = run("demo", *arguments)
         assert done.returncode == 2
         assert words in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
     assert file.read_text() == "kept"
-    assert not list(tmp_path.glob("x/*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_verify_prints_every_theorem_as_json_and_fails_if_one_does(monkeypatch, capsys):
     wrong = [verify.Theorem("right", 1.0, 1.0, 0.0), verify.Theorem("wrong", 2.0, 1.0, 0.5)]
     for suite, code in ((wrong[:1], 0), (wrong, 1)):
-        monkeypatch.setattr(verify, "theorems", lambda seed, suite=suite: iter(suite))
+        monkeypatch.setattr(verify, "theorems", lambda key, suite=suite: iter(suite))
         assert exit_code(["verify", "--json"]) == code
         rows = json.loads(capsys.readouterr().out)["theorems"]
         assert [row["passed"] for row in rows] == [t.passed for t in suite]

@@ -48,5 +48,12 @@ def test_standardising_is_a_bijection_and_keeps_paths_apart():
     np.testing.assert_allclose(jnp.sort(w)[-3:], [8.0, 5 * math.sqrt(3), 9.0], rtol=1e-6)
 
 
+def test_a_bias_has_scale_one_whatever_its_shape():
+    conv = eqx.filter(eqx.nn.Conv2d(2, 3, 3, key=jax.random.key(0)), eqx.is_array)
+    weights = Standardised(conv, lambda leaf: fan_in_scale(leaf, gain=5.0))
+    assert conv.bias.shape == (3, 1, 1)
+    assert sorted(weights.scales) == pytest.approx([1.0, 5 / math.sqrt(18)])
+
+
 def test_augmenting_appends_zeros():
     assert np.array_equal(Augment(2, 3)(jnp.array([1.0, 2.0])), [1, 2, 0, 0, 0])

@@ -29,6 +29,13 @@ def test_ece_by_hand():
     assert metrics.ece(SAMPLES, LABELS, bins=1) == pytest.approx(0.1 / 3, rel=1e-4)
 
 
+def test_a_confidence_on_either_side_of_an_edge_falls_into_its_own_bin():
+    # Just below 0.8 wrong, just above right: apart |0 - 0.7999| and |1 - 0.8001|, together |1 - 1.6| would cancel.
+    confidence = jnp.array([0.7999, 0.8001])
+    samples = jnp.stack([confidence, 1 - confidence], -1)[None]
+    assert metrics.ece(samples, jnp.array([1, 0])) == pytest.approx((0.7999 + 0.1999) / 2, rel=1e-4)
+
+
 def test_ece_of_a_calibrated_forecast_is_sampling_noise():
     key, label_key = jax.random.split(jax.random.key(0))
     confidence = jax.random.uniform(key, (20000,), minval=0.5)

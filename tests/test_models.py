@@ -108,18 +108,49 @@ def test_gradients_reach_every_parameter_once_the_drift_has_left_zero(model):
         assert np.any(gradient)
 
 
-def test_the_kls_of_blocks_add_up():
-    def block(key):
-        moved = bayesianize(TimeMLP(2, (3,), key=key), drift=(2,), key=key)
-        return eqx.tree_at(lambda b: b.drift.layers[-1].bias, moved, replace_fn=lambda b: b + 0.05)
+def test_the_kls_of_blocks_add_up_each_with_a_key_of_its_own():
+    block = bayesianize(TimeMLP(2, (3,), key=KEY), drift=(2,), initial=Normal, kl="full", key=KEY)
+    model = SDEBNN((block, Deterministic(lambda h: 2 * h), block))
+    kl = model(jnp.ones((1, 2)), key=KEY)[1]
+    first, second = (float(block.draw(key=jax.random.fold_in(KEY, i)).kl) for i in (0, 2))
+    assert abs(first - second) > 1e-3
+    assert float(kl) == pytest.approx(first + second, rel=1e-5)
 
-    one, two = block(jax.random.key(1)), block(jax.random.key(2))
-    model = SDEBNN((one, Deterministic(lambda h: 2 * h), two))
-    h = jnp.ones((1, 2))
-    kl = model(h, key=KEY)[1]
-    parts = [b.draw(key=jax.random.fold_in(KEY, i)).kl for i, b in ((0, one), (2, two))]
-    assert min(parts) > 0
-    assert kl == pytest.approx(float(sum(parts)), rel=1e-6)
+
+class Push(eqx.Module):
+    """dh/dt = w."""
+
+    w: jax.Array
+
+    def __call__(self, t, h):
+        return self.w
+
+
+def test_the_hidden_units_see_the_weights_of_the_left_end():
+    block = bayesianize(
+        Push(jnp.array([2.0])), prior=OU(rate=3.0, sigma=1e-9), drift=(1,), solver=FixedGrid(4), key=KEY
+    )
+    h1, _ = block(jnp.zeros((1, 1)), key=KEY)
+    w = 2.0 * (1 - 3.0 / 4) ** np.arange(4)  # Euler's decay; a right-end rule would miss the first and largest
+    assert float(h1[0, 0]) == pytest.approx(w.sum() / 4, rel=1e-5)
+
+
+def test_the_net_for_vectors_starts_from_standard_normal_weights_whatever_its_gain():
+    for gain in (0.5, 3.0):
+        block = SDEBNN.mlp(20, 1, widths=(50,), gain=gain, key=KEY).layers[1]
+        w = np.concatenate(
+            [np.ravel(leaf) for leaf in jax.tree.leaves(block.weights.unravel(block.initial.mean)) if leaf.ndim > 1]
+        )
+        standard = np.asarray(block.initial.mean)
+        assert standard[standard != 0].std() == pytest.approx(1.0, abs=0.1)
+        assert np.abs(w).max() > 0.1 * gain
+
+
+def test_a_model_names_the_same_function_one_draw_at_a_time_or_many(model):
+    x = jax.random.normal(jax.random.key(1), (3, 2))
+    keys = draw_keys(KEY, 5)
+    together = jax.vmap(lambda key: model(x, key=key)[0])(keys)
+    np.testing.assert_allclose(together[3], model(x, key=keys[3])[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_prior_of_a_model_forgets_what_was_learned_and_costs_nothing():
@@ -142,8 +173,9 @@ def test_a_deterministic_model_ignores_the_key():
     assert one[1] == other[1] == 0
 
 
-def test_nothing_is_drawn_twice_from_one_key(model):
+def test_nothing_is_drawn_twice_from_one_key():
     with jax.debug_key_reuse(True):
+        model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=jax.random.key(4))
         model(jnp.ones((3, 2)), key=jax.random.key(5))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import SDEBNN, Categorical, Gaussian, Normal, draw_keys, evaluate, predict
+from sdebnn import SDEBNN, Categorical, Deterministic, Gaussian, Normal, draw_keys, evaluate, predict
 
 KEY = jax.random.key(0)
 
@@ -50,4 +50,26 @@ def test_evaluation_of_a_regression_scores_the_mixture_over_draws(model, x):
     density = np.exp(stats.norm.logpdf(np.asarray(y), outputs, 0.4).sum(-1)).mean(0)
     assert scores["nll"] == pytest.approx(-np.log(density).mean(), rel=1e-3)
     assert scores["rmse"] == pytest.approx(np.sqrt(((outputs.mean(0) - y) ** 2).mean()), rel=1e-3)
-    assert 0 <= scores["coverage_95"] <= 1
+
+
+def test_coverage_is_of_targets_not_of_their_centers():
+    model = Deterministic(lambda x: 0 * x)
+    x = jnp.ones((4, 1))
+    inside, outside = (
+        evaluate(model, Gaussian(1.0), x, jnp.full((4, 1), y), draws=2000, key=KEY)["coverage_95"] for y in (1.5, 2.4)
+    )  # on either side of 1.96
+    assert (inside, outside) == (1.0, 0.0)
+
+
+def test_the_kl_of_an_evaluation_is_the_mean_over_draws(x):
+    noisy = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, kl="full", key=KEY)
+    scores = evaluate(noisy, Gaussian(1.0), x, x[:, :1], draws=5, key=KEY)
+    keys = draw_keys(jax.random.split(KEY)[0], 5)
+    kls = [float(noisy.layers[1].draw(key=jax.random.fold_in(key, 1)).kl) for key in keys]
+    assert np.std(kls) > 1e-3
+    assert scores["kl"] == pytest.approx(np.mean(kls), rel=1e-4)
+
+
+def test_whole_number_targets_of_a_regression_are_targets(model, x):
+    y = np.ones((25, 3), dtype=int)
+    assert "rmse" in evaluate(model, Gaussian(0.4), np.asarray(x), y, draws=2, key=KEY)

@@ -1,3 +1,6 @@
+import logging
+import warnings
+
 import equinox as eqx
 import exact
 import jax
@@ -76,6 +79,53 @@ def bound(model, x, y, noise):
     return values.mean(), values.std() / 64
 
 
+class Belief(eqx.Module):
+    """A model of the contract with one weight: y = θ, q(θ) = N(mean, std²), p(θ) = N(0, 1)."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    def __call__(self, x, *, key):
+        theta = self.mean + jnp.exp(self.log_std) * jax.random.normal(key)
+        kl = 0.5 * (jnp.exp(2 * self.log_std) + self.mean**2 - 1) - self.log_std
+        return jnp.full_like(x, theta), kl
+
+
+@pytest.mark.parametrize(("kl_weight", "batch_size"), [(1.0, None), (0.1, None), (1.0, 10)])
+def test_fit_finds_the_exact_posterior_tempered_or_not_in_batches_or_not(kl_weight, batch_size):
+    x, noise = jnp.zeros((40, 1)), 2.0
+    y = 0.8 + noise * jax.random.normal(jax.random.key(3), (40, 1))
+    # The bound's optimum is p(θ) p(D | θ)^(1 / kl_weight): normal, with
+    precision = 1 + 40 / (noise**2 * kl_weight)
+    mean = float(y.sum()) / (noise**2 * kl_weight) / precision
+    start = Belief(jnp.array(0.0), jnp.array(0.0))
+    fitted = fit(
+        start, Gaussian(noise), x, y,
+        key=KEY, epochs=2000, learning_rate=5e-2, batch_size=batch_size, draws=32, kl_weight=kl_weight, progress=False,
+    )  # fmt: skip
+    assert float(fitted.model.mean) == pytest.approx(mean, abs=0.02)
+    assert float(jnp.exp(fitted.model.log_std)) == pytest.approx(precision**-0.5, rel=0.05)
+
+
+def test_more_draws_mean_less_noise_and_every_step_has_its_own():
+    x, y = jnp.zeros((12, 1)), jnp.ones((12, 1))  # examples all alike: only the draws differ
+    still = {"key": KEY, "epochs": 100, "batch_size": 4, "optimizer": optax.sgd(0.0), "progress": False}
+    start = Belief(jnp.array(0.0), jnp.array(0.0))
+    one, many = (fit(start, Gaussian(1.0), x, y, draws=n, **still).history["log_likelihood"] for n in (1, 16))
+    assert len(np.unique(one)) == len(one) == 300
+    assert one.std() / many.std() == pytest.approx(4.0, rel=0.25)  # sqrt(16); each std of 300 is known to 4 % or so
+
+
+def test_a_batch_that_leaves_a_remainder_is_still_a_batch():
+    x, y = jnp.arange(10.0)[:, None], jnp.zeros((10, 1))
+    model = Deterministic(eqx.nn.Linear(1, 1, use_bias=False, key=KEY))
+    still = {"key": KEY, "epochs": 30, "draws": 1, "optimizer": optax.sgd(0.0), "progress": False}
+    batches = fit(model, Gaussian(1.0), x, y, batch_size=7, **still).history["log_likelihood"]
+    whole = fit(model, Gaussian(1.0), x, y, **still).history["log_likelihood"]
+    assert len(np.unique(whole)) == 1
+    assert len(np.unique(batches)) > 10  # seven of ten, others each time
+
+
 def test_batches_give_the_same_answer_as_all_the_data_on_average():
     x, y = linear_data(40)
     model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
@@ -112,6 +162,42 @@ def test_a_fit_that_blows_up_returns_the_last_good_parameters_and_says_so():
     with pytest.warns(RuntimeWarning, match="lower learning_rate=0.02"):
         fitted = fit(model, Gaussian(0.5), x, y, key=KEY, epochs=300, optimizer=optax.sgd(100.0), progress=False)
     assert np.all(np.isfinite(fitted.model.module.weight))
+
+
+def test_parameters_that_blow_up_in_the_last_step_are_not_returned():
+    x, y = linear_data(20)
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    with pytest.warns(RuntimeWarning, match="a parameter stopped being finite"):
+        fitted = fit(model, Gaussian(0.5), x, y, key=KEY, epochs=1, optimizer=optax.sgd(3e38), progress=False)
+    assert np.array_equal(fitted.model.module.weight, model.module.weight)
+
+
+def test_the_same_fit_again_compiles_nothing():
+    x, y = linear_data(20)
+    model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+    go = lambda: fit(model, Gaussian(0.5), x, y, key=KEY, epochs=7, progress=False)  # noqa: E731
+    go()
+    with jax.log_compiles(), warnings.catch_warnings(), Log("jax._src") as log:
+        go()
+    assert not any("_epochs" in message for message in log)
+
+
+class Log(logging.Handler):
+    """What a logger says."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.logger, self.said = logging.getLogger(name), []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+    def __enter__(self):
+        self.logger.addHandler(self)
+        return self.said
+
+    def __exit__(self, *_):
+        self.logger.removeHandler(self)
 
 
 def test_the_kl_weight_is_printed(capsys):

@@ -57,11 +57,12 @@ def test_the_suite_sees_a_missing_half_in_the_kl(monkeypatch):
 
 def test_the_exact_posterior_of_an_inferred_start_is_conjugate():
     problem = verify.LinearGaussian()
-    _, (_, law) = verify.infer_w0(problem)
+    (_, law), evidence = verify.infer_w0(problem)
     # On a grid: prior N(0, 1) times the likelihood of y given w_0.
     grid = jnp.linspace(-6.0, 6.0, 20001)
     mean, variance = problem.ahead(0.0, grid)
-    density = jnp.exp(-0.5 * grid**2 + verify.log_normal(problem.y, mean, variance))
+    density = jnp.exp(-0.5 * grid**2 - 0.5 * jnp.log(2 * jnp.pi) + verify.log_normal(problem.y, mean, variance))
+    assert evidence == pytest.approx(float(jnp.log(density.sum() * (grid[1] - grid[0]))), abs=1e-3)
     density /= density.sum()
     center = jnp.sum(grid * density)
     assert float(law.mean[0]) == pytest.approx(float(center), abs=1e-4)
