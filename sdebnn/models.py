@@ -91,22 +91,20 @@ class SDEBlock(eqx.Module):
         return self._solve(h, key, every=True)
 
     def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool) -> tuple[Array, Float[Array, ""]]:
+        check_key(key)
         h = as_inputs("h", h)
+        self._check_shape(h)
+        return _compiled_solve(self, h, key, every)
 
-        def f_h(t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
-            return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
+    def _f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
+        """The field with one draw of its weights in place, over a batch."""
+        return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
 
-        self._check_shape(f_h, h)
-        path = self.draw(key=key)
-        # Every step's arrays at once, outside the loop over depth.
-        random = self.weights.unravel(path.stages)
-        return self.solver.hidden(f_h, random, h, every=every), path.kl
-
-    def _check_shape(self, f_h: Callable[..., Hidden], h: Hidden) -> None:
+    def _check_shape(self, h: Hidden) -> None:
         """Refuse a field whose dh/dt does not look like h."""
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
         try:
-            out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
+            out = jax.eval_shape(self._f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
         except (TypeError, ValueError) as error:
             raise ValueError(f"the field, called as field(t, h), refuses {_refusal(h, error)}.") from error
         if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
@@ -115,6 +113,16 @@ class SDEBlock(eqx.Module):
                 f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
                 "dh/dt must look like h; give the field its own last layer, or cast x."
             )
+
+
+@eqx.filter_jit  # for those who call a model outside jit: the loops are compiled once, not at every call
+def _compiled_solve(
+    block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool
+) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+    path = block.draw(key=key)
+    # Every step's arrays at once, outside the loop over depth.
+    random = block.weights.unravel(path.stages)
+    return block.solver.hidden(block._f_h, random, h, every=every), path.kl
 
 
 def prior_of(model: Any) -> Any:
