@@ -58,7 +58,9 @@ def verify_command(
     rows = []
     console = Console(stderr=True) if as_json else Console()
     if not as_json:
-        console.print(f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold")
+        console.print(
+            f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold", soft_wrap=True
+        )
     for theorem in verify.theorems(_key(seed)):
         rows.append({**theorem._asdict(), "passed": theorem.passed})
         if not as_json:

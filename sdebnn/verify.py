@@ -210,15 +210,15 @@ def evidence(key: PRNGKeyArray) -> Iterator[Theorem]:
     exact = problem.log_evidence()
     for kl in ESTIMATORS:
         samples = sample(problem, PosteriorDrift(problem), initial, kl, grid, keys)
-        yield Theorem(f"ELBO at the exact posterior = log evidence ({kl})", *_within(samples, exact))
+        yield Theorem(f"ELBO = log evidence at the exact posterior ({kl})", *_within(samples, exact))
     posterior, inferred = infer_w0(problem)
     for kl in ESTIMATORS:
         samples = sample(problem, *posterior, kl, grid, keys)
-        yield Theorem(f"the same with w_0 inferred ({kl})", *_within(samples, inferred))
+        yield Theorem(f"ELBO = log evidence, w_0 inferred ({kl})", *_within(samples, inferred))
     for method in METHODS[1:]:
         for kl in ESTIMATORS:
             samples = sample(problem, PosteriorDrift(problem), initial, kl, FixedGrid(400, method), keys)
-            yield Theorem(f"the same by {method} ({kl})", *_within(samples, exact))
+            yield Theorem(f"ELBO = log evidence, by {method} ({kl})", *_within(samples, exact))
     for gain, offset in ((0.0, 0.0), (0.5, 0.0), (1.5, 0.0), (1.0, 0.5), (1.0, -0.5)):
         samples = sample(problem, PosteriorDrift(problem, gain, offset), initial, "full", grid, keys)
         mean, error = _mean(samples)
@@ -247,7 +247,7 @@ def landing(key: PRNGKeyArray) -> Iterator[Theorem]:
     stl, analytic = (
         gradient_samples(problem, posterior, kl, FixedGrid(400), keys).std(0) for kl in ("stl", "analytic")
     )
-    yield Theorem("the same with w_0 inferred", float(jnp.max(stl) / jnp.max(analytic)), 0.0, 0.05)
+    yield Theorem("STL's gradient noise / analytic's, w_0 inferred", float(jnp.max(stl) / jnp.max(analytic)), 0.0, 0.05)
 
 
 def infer_w0(problem: LinearGaussian) -> tuple[tuple[PosteriorDrift, Normal], float]:
