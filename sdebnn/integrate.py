@@ -10,7 +10,7 @@ depth that touches the batch holds nothing else.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
@@ -56,7 +56,7 @@ class WeightPath(NamedTuple):
 
     t: Float[Array, " time"]
     w: Float[Array, "time weight"]
-    stages: Float[Array, "step stage weight"]
+    stages: tuple[Float[Array, "step weight"], ...]
     kl: Float[Array, ""]
 
 
@@ -128,25 +128,25 @@ class FixedGrid(eqx.Module):
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
         w, stages, corrections = self.drive(prior, drift, w0, noise)
         t = self.times(w0.dtype)
-        shares = jnp.array(TABLEAUS[self.method].shares, w0.dtype)
-        u = corrections / prior.sigma
-        nats = 0.5 * jnp.sum(shares @ jnp.sum(u**2, axis=-1).T) / self.steps
+        u = [correction / prior.sigma for correction in corrections]
+        shares = TABLEAUS[self.method].shares
+        nats = sum(0.5 * share * jnp.sum(u_i**2) for share, u_i in zip(shares, u, strict=True)) / self.steps
         if kl == "analytic":
             nats += initial.kl()
         else:
             # Zero mean, yet kept: path by path it cancels the likelihood's noise.
-            v = jax.vmap(frozen(drift))(t[:-1], w[:-1]) / prior.sigma if kl == "stl" else u[:, 0]
+            v = jax.vmap(frozen(drift))(t[:-1], w[:-1]) / prior.sigma if kl == "stl" else u[0]
             law = frozen(initial) if kl == "stl" else initial
             nats += jnp.sum(v * noise.dB) + law.log_ratio(w0)
         return WeightPath(t, w, stages, nats)
 
     def drive(
         self, prior: OU, drift: Drift, w0: Weights, noise: Noise
-    ) -> tuple[Float[Array, "time weight"], Float[Array, "step stage weight"], Float[Array, "step stage weight"]]:
-        """The posterior's path from w_0 under given noise; the weights of every stage, and NN_φ there."""
+    ) -> tuple[Float[Array, "time weight"], tuple[Array, ...], tuple[Array, ...]]:
+        """The posterior's path from w_0 under given noise; the weights at each stage of every step, and NN_φ there."""
         tableau, dt = TABLEAUS[self.method], 1 / self.steps
 
-        def step(w: Weights, now: tuple[Depth, Noise]) -> tuple[Weights, tuple[Weights, Array, Array]]:
+        def step(w: Weights, now: tuple[Depth, Noise]) -> tuple[Weights, tuple[tuple, tuple]]:
             t, (dB, area) = now
             corrections = [drift(t, w)]
             slopes = [prior.drift(t, w) + corrections[0]]
@@ -157,30 +157,30 @@ class FixedGrid(eqx.Module):
                 corrections.append(drift(t + tableau.c * dt, stages[1]))
                 slopes.append(prior.drift(t + tableau.c * dt, stages[1]) + corrections[1])
             slope = sum(share * slope for share, slope in zip(tableau.shares, slopes, strict=True))
-            return w + slope * dt + prior.sigma * dB, (w, jnp.stack(stages), jnp.stack(corrections))
+            return w + slope * dt + prior.sigma * dB, (tuple(stages), tuple(corrections))
 
-        w1, (w, stages, corrections) = lax.scan(step, w0, (self.times(w0.dtype)[:-1], noise))
-        return jnp.concatenate([w, w1[None]]), stages, corrections
+        w1, (stages, corrections) = lax.scan(step, w0, (self.times(w0.dtype)[:-1], noise))
+        return jnp.concatenate([stages[0], w1[None]]), stages, corrections
 
     def hidden(
         self,
         f_h: Callable[[Depth, Hidden, PyTree[Array]], Hidden],
-        stages: PyTree[Array],
+        stages: Sequence[PyTree[Array]],
         h0: Hidden,
         *,
         every: bool = False,
     ) -> Float[Array, "..."]:
         """Carry a batch through known weights, dh = f_h(t, h, w_t) dt, to h_1; or ``every`` state from h_0 to h_1.
 
-        ``stages`` are those of a ``WeightPath``, or any tree of arrays with the same two leading axes.
+        ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first.
         """
         tableau, dt = TABLEAUS[self.method], 1 / self.steps
 
-        def step(h: Hidden, now: tuple[Depth, PyTree[Array]]) -> tuple[Hidden, Any]:
+        def step(h: Hidden, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[Hidden, Any]:
             t, w = now
-            slope = first = f_h(t, h, jax.tree.map(lambda leaf: leaf[0], w))
+            slope = first = f_h(t, h, w[0])
             if tableau.c:
-                second = f_h(t + tableau.c * dt, h + first * (tableau.c * dt), jax.tree.map(lambda leaf: leaf[1], w))
+                second = f_h(t + tableau.c * dt, h + first * (tableau.c * dt), w[1])
                 slope = tableau.shares[0] * first + tableau.shares[1] * second
             return h + slope * dt, h if every else None
 

@@ -121,7 +121,7 @@ def _compiled_solve(
 ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
     path = block.draw(key=key)
     # Every step's arrays at once, outside the loop over depth.
-    random = block.weights.unravel(path.stages)
+    random = tuple(block.weights.unravel(w) for w in path.stages)
     return block.solver.hidden(block._f_h, random, h, every=every), path.kl
 
 
@@ -244,7 +244,7 @@ class SDEBNN(eqx.Module):
         out_size: int,
         *,
         widths: Sequence[int] = (16,),
-        augment: int = 1,
+        augment: int = 2,
         activation: Callable[[Array], Array] = jax.nn.swish,
         gain: float = 2.0,
         prior: OU = OU(sigma=0.2),
