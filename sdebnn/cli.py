@@ -1,10 +1,12 @@
 """The command line: the only place where strings become objects."""
 
 import importlib.util
+import io
 import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,8 +89,8 @@ def demo(
     _prepare(out)
     x, y = toy.wave(200, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
-    start = time.perf_counter()
-    fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs)
+    kl_weight, start = 1.0, time.perf_counter()
+    fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs, kl_weight=kl_weight)
     seconds = time.perf_counter() - start
 
     held_out = toy.wave(400, key=keys[3])
@@ -96,14 +98,14 @@ def demo(
     metrics = {
         **scores,
         **_spread(fitted.model, fitted.likelihood, key=keys[5]),
-        "kl_weight": 1.0,
+        "kl_weight": kl_weight,
         "examples": len(x),
         "epochs": epochs,
         "seed": seed,
         "fit_seconds": round(seconds, 2),
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
-    _write(out / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    _write(out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
     _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[6])
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
@@ -123,8 +125,8 @@ def _prepare(out: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.")
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / "probe", "")
-    (out / "probe").unlink()
+    with tempfile.TemporaryFile(dir=out):
+        pass
 
 
 def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
@@ -139,7 +141,7 @@ def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
 
 
 def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array) -> None:
-    """predictive.png (prior and posterior) and trajectories.png (one hidden unit over depth)."""
+    """predictive.png (prior and posterior) and trajectories.png (hidden states over depth)."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -193,14 +195,13 @@ def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a picture whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, dpi=160, format="png")
-    os.replace(part, path)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=160, format="png")
+    _write(path, picture.getvalue())
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text)
+    part.write_bytes(data)
     os.replace(part, path)

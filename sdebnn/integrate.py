@@ -100,11 +100,6 @@ class FixedGrid(eqx.Module):
         check_count("unroll", self.unroll)
         check_choice("method", self.method, get_args(Method))
 
-    @property
-    def evaluations(self) -> int:
-        """How often a solve evaluates each drift."""
-        return self.steps * len(TABLEAUS[self.method].shares)
-
     def times(self, dtype: Any = float) -> Float[Array, " time"]:
         """The grid, from exactly 0 to exactly 1."""
         return jnp.arange(self.steps + 1, dtype=dtype) / self.steps

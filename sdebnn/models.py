@@ -256,7 +256,7 @@ class SDEBNN(eqx.Module):
     ) -> "SDEBNN":
         """The net for vectors: zeros appended, one random MLP field, a deterministic linear read-out.
 
-        The defaults suit inputs and targets of about unit scale.
+        The defaults suit inputs and targets of about unit scale, and infer w_0: the KL charges for all that is learned.
         """
         check_count("in_size", in_size)
         check_count("out_size", out_size)

@@ -107,10 +107,8 @@ def ou_kl(prior: OU, posterior: OU, w0: float) -> float:
     rate, mean, sigma = posterior.rate, posterior.mean, posterior.sigma
     a, b = prior.rate - rate, rate * mean - prior.rate * prior.mean
     c0, c1 = a * mean + b, a * (w0 - mean)  # a E[w_t] + b = c0 + c1 exp(-rate t)
-    e1, e2 = (
-        -math.expm1(-rate) / rate,
-        -math.expm1(-2 * rate) / (2 * rate),
-    )  # ∫ exp(-rate t), ∫ exp(-2 rate t)
+    e1 = -math.expm1(-rate) / rate  # ∫ exp(-rate t) dt
+    e2 = -math.expm1(-2 * rate) / (2 * rate)  # ∫ exp(-2 rate t) dt
     spread = a**2 * sigma**2 * (1 - e2) / (2 * rate)
     return float((c0**2 + 2 * c0 * c1 * e1 + c1**2 * e2 + spread) / (2 * sigma**2))
 
@@ -151,7 +149,7 @@ def gradient_samples(
     return jnp.concatenate([leaf.reshape(len(keys), -1) for leaf in jax.tree.leaves(gradients)], axis=1)
 
 
-def _mean(samples: Array) -> tuple[float, float]:
+def _mean(samples: Array | np.ndarray) -> tuple[float, float]:
     """Mean and standard error, in double precision."""
     values = np.asarray(samples, dtype=np.float64)
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
@@ -179,7 +177,7 @@ def marginals(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def _within(samples: Array | np.ndarray, exact: float) -> tuple[float, float, float]:
-    mean, error = _mean(jnp.asarray(samples) if isinstance(samples, np.ndarray) else samples)
+    mean, error = _mean(samples)
     return mean, exact, STANDARD_ERRORS * error
 
 

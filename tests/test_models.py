@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, SDEBlock, TimeMLP, bayesianize, draw_keys, prior_of
+from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, TimeMLP, bayesianize, draw_keys, prior_of
 
 KEY = jax.random.key(0)
 
@@ -177,7 +177,3 @@ def test_nothing_is_drawn_twice_from_one_key():
     with jax.debug_key_reuse(True):
         model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=jax.random.key(4))
         model(jnp.ones((3, 2)), key=jax.random.key(5))
-
-
-def test_a_block_is_what_bayesianize_makes():
-    assert isinstance(bayesianize(Rotation(), key=KEY), SDEBlock)
