@@ -2,10 +2,10 @@
 
 from sdebnn import data, metrics
 from sdebnn.fields import Augment, Standardised, TimeConvLayer, TimeMLP, fan_in_scale
-from sdebnn.integrate import FixedGrid, WeightPath
+from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
-from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of
-from sdebnn.predict import evaluate, predict
+from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of, refined
+from sdebnn.predict import Spread, evaluate, predict, solver_error
 from sdebnn.processes import OU, DriftNet, LinearDrift, NoDrift, Normal, Point
 from sdebnn.train import Elbo, Fit, elbo, fit
 
@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "OU",
     "SDEBNN",
+    "Adaptive",
     "Augment",
     "Categorical",
     "Cauchy",
@@ -28,7 +29,10 @@ __all__ = [
     "NoDrift",
     "Normal",
     "Point",
+    "Posterior",
     "SDEBlock",
+    "Solution",
+    "Spread",
     "Standardised",
     "StudentT",
     "TimeConvLayer",
@@ -44,4 +48,6 @@ __all__ = [
     "metrics",
     "predict",
     "prior_of",
+    "refined",
+    "solver_error",
 ]

@@ -2,6 +2,7 @@
 
 Each has    log_prob(outputs, y)    nats of every example,
             center(outputs)         the mean of y (the median under Cauchy; the class probabilities),
+            variance(outputs)       the variance of y around it, infinite where there is none,
             sample(outputs, key=)   targets drawn from it.
 
 The scale of a location-scale law is known (a float), learned (``learn=True``), or, with ``scale=None``, read from
@@ -35,13 +36,17 @@ class Likelihood(Protocol):
         """The middle of p(y | outputs)."""
         ...
 
+    def variance(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The variance of p(y | outputs)."""
+        ...
+
     def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Array:
         """Targets drawn from p(y | outputs)."""
         ...
 
 
 class _LocationScale(eqx.Module):
-    """y = location + scale · ε; a law is the density and the sampler of ε."""
+    """y = location + scale · ε; a law is the density, the variance and the sampler of ε."""
 
     log_scale: float | Float[Array, ""] | None
 
@@ -56,6 +61,10 @@ class _LocationScale(eqx.Module):
 
     @abstractmethod
     def _standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]: ...
+
+    @property
+    @abstractmethod
+    def _standard_variance(self) -> float: ...
 
     @abstractmethod
     def _standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]: ...
@@ -80,6 +89,10 @@ class _LocationScale(eqx.Module):
     def center(self, outputs: Outputs) -> Float[Array, "..."]:
         """The location of every target."""
         return self._split(outputs)[0]
+
+    def variance(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The variance of every target around its location."""
+        return self.scale(outputs) ** 2 * self._standard_variance
 
     def log_prob(self, outputs: Outputs, y: Real[Array, "*_ target"]) -> Float[Array, "..."]:
         """log p(y | outputs), summed over the targets of an example."""
@@ -109,6 +122,10 @@ class Gaussian(_LocationScale):
     def _standard_log_prob(self, z):
         return -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
 
+    @property
+    def _standard_variance(self):
+        return 1.0
+
     def _standard_sample(self, key, shape):
         return jax.random.normal(key, shape)
 
@@ -122,6 +139,10 @@ class Laplace(_LocationScale):
     def _standard_log_prob(self, z):
         return -jnp.abs(z) - math.log(2)
 
+    @property
+    def _standard_variance(self):
+        return 2.0
+
     def _standard_sample(self, key, shape):
         return jax.random.laplace(key, shape)
 
@@ -134,6 +155,10 @@ class Cauchy(_LocationScale):
 
     def _standard_log_prob(self, z):
         return -jnp.log1p(z**2) - math.log(math.pi)
+
+    @property
+    def _standard_variance(self):
+        return math.inf
 
     def _standard_sample(self, key, shape):
         return jax.random.cauchy(key, shape)
@@ -152,6 +177,10 @@ class StudentT(_LocationScale):
     def _standard_log_prob(self, z):
         constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
         return constant - (self.df + 1) / 2 * jnp.log1p(z**2 / self.df)
+
+    @property
+    def _standard_variance(self):
+        return self.df / (self.df - 2) if self.df > 2 else math.inf
 
     def _standard_sample(self, key, shape):
         return jax.random.t(key, self.df, shape)
@@ -179,6 +208,11 @@ class Categorical(eqx.Module):
     def center(self, outputs: Outputs) -> Float[Array, "..."]:
         """The probability of every class."""
         return jax.nn.softmax(outputs)
+
+    def variance(self, outputs: Outputs) -> Float[Array, "..."]:
+        """p (1 - p) of every class: the variance of its indicator."""
+        p = self.center(outputs)
+        return p * (1 - p)
 
     def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Int[Array, "..."]:
         """Classes drawn from p(y | outputs)."""

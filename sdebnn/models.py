@@ -2,7 +2,8 @@
 
     model(x, *, key) -> (outputs, kl)
 
-The same key always gives the same function. A deterministic model ignores the key and returns kl = 0.
+The same key always gives the same function. A deterministic model ignores the key and returns kl = 0. A model that
+solves something may also offer ``solve(x, *, key, rough=False) -> Solution``: the same, and what it took.
 """
 
 import inspect
@@ -13,11 +14,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
-from sdebnn.integrate import Estimator, FixedGrid, Hidden, WeightPath, check_estimator
+from sdebnn.integrate import Estimator, FixedGrid, Hidden, Solution, Solver, WeightPath, check_estimator, redialled
 from sdebnn.processes import OU, Depth, Drift, DriftNet, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
@@ -62,7 +65,7 @@ class SDEBlock(eqx.Module):
     prior: OU
     drift: Drift
     initial: Point | Normal
-    solver: FixedGrid
+    solver: Solver
     kl: Estimator = eqx.field(static=True)
 
     def __check_init__(self):
@@ -70,33 +73,48 @@ class SDEBlock(eqx.Module):
         for name, parts, remedy in (
             ("prior", ("drift", "sigma"), "OU(sigma=0.1)"),
             ("initial", ("sample", "kl", "log_ratio", "prior"), "Point or Normal, to be called with w_0"),
-            ("solver", ("weights", "hidden"), "FixedGrid(20)"),
+            ("solver", ("weights", "solve", "check_kl"), "FixedGrid(20) or Adaptive(1e-3)"),
         ):
             value = getattr(self, name)
             if not all(hasattr(value, part) for part in parts) or isinstance(value, type):
                 raise ValueError(f"{name}={shown(value)} has no {' or no '.join(parts)}: pass {remedy}.")
+        self.solver.check_kl(self.kl)
+
+    def with_solver(self, solver: Solver) -> "SDEBlock":
+        """The same block, solved otherwise."""
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, self.kl)
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
         check_key(key)
-        return self.solver.weights(self.prior, self.drift, self.initial, kl=self.kl, key=key)
+        return self.solver.weights(self, key=key)
 
     def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
-        return self._solve(h, key, every=False)
+        return self.solve(h, key=key)[:2]
+
+    def solve(self, h: Hidden, *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The hidden states at depth 1 and the KL; the evaluations that took and, if asked, the roughness."""
+        return self._solve(h, key, every=False, rough=rough)
 
     def trajectory(
         self, h: Hidden, *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "time example *state"], Float[Array, ""]]:
-        """The hidden states of a batch at every depth of the grid, from h_0 to h_1, and the KL."""
-        return self._solve(h, key, every=True)
+        """The hidden states of a batch at every depth of ``solver.times()``, from h_0 to h_1, and the KL."""
+        return self._solve(h, key, every=True)[:2]
 
-    def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool) -> tuple[Array, Float[Array, ""]]:
+    def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool, rough: bool = False) -> Solution:
         check_key(key)
         h = as_inputs("h", h)
         self._check_shape(h)
-        return _compiled_solve(self, h, key, every)
+        solution = _compiled_solve(self, h, key, every, rough)
+        check_solution(solution)
+        return solution
 
-    def _f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
+    def unravel(self, w: Float[Array, "*step weight"]) -> PyTree[Array]:
+        """The arrays of the field that standardised weights stand for."""
+        return self.weights.unravel(w)
+
+    def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
         """The field with one draw of its weights in place, over a batch."""
         return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
 
@@ -104,7 +122,7 @@ class SDEBlock(eqx.Module):
         """Refuse a field whose dh/dt does not look like h."""
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
         try:
-            out = jax.eval_shape(self._f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
+            out = jax.eval_shape(self.f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
         except (TypeError, ValueError) as error:
             raise ValueError(f"the field, called as field(t, h), refuses {_refusal(h, error)}.") from error
         if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
@@ -116,13 +134,57 @@ class SDEBlock(eqx.Module):
 
 
 @eqx.filter_jit  # for those who call a model outside jit: the loops are compiled once, not at every call
-def _compiled_solve(
-    block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool
-) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-    path = block.draw(key=key)
-    # Every step's arrays at once, outside the loop over depth.
-    random = tuple(block.weights.unravel(w) for w in path.stages)
-    return block.solver.hidden(block._f_h, random, h, every=every), path.kl
+def _compiled_solve(block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool, rough: bool) -> Solution:
+    return block.solver.solve(block, h, key=key, every=every, rough=rough)
+
+
+def check_solution(solution: Solution) -> None:
+    """Refuse draws that did not reach depth 1, or blew up on the way. Inside jit nothing is known yet, nor refused."""
+    if isinstance(solution.finished, Tracer):
+        return
+    finished = np.asarray(solution.finished)
+    if not finished.all():
+        raise ValueError(
+            f"{np.size(finished) - finished.sum()} of {np.size(finished)} draws did not reach depth 1 within the steps "
+            "allowed: raise max_steps, loosen rtol, or look for weights that blow up."
+        )
+    sums = np.asarray(jnp.sum(solution.outputs, axis=tuple(range(finished.ndim, solution.outputs.ndim))))
+    wrong = ~np.isfinite(sums + np.asarray(solution.kl))
+    if wrong.any():
+        raise ValueError(
+            f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
+            "or standardise the inputs."
+        )
+
+
+def solve(model: Any, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+    """What any model of the contract computes, and what that took: nothing, if the model does not say."""
+    if hasattr(model, "solve"):
+        return model.solve(x, key=key, rough=rough)
+    outputs, kl = model(x, key=key)
+    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), jnp.zeros((), kl.dtype))
+
+
+def blocks(model: Any) -> list[SDEBlock]:
+    """Every block in a model, in order."""
+    return [node for node in jax.tree.leaves(model, is_leaf=_is_block) if _is_block(node)]
+
+
+def map_blocks(change: Callable[[SDEBlock], SDEBlock], model: Any) -> Any:
+    """The same model with each of its blocks changed."""
+    return jax.tree.map(lambda node: change(node) if _is_block(node) else node, model, is_leaf=_is_block)
+
+
+def _is_block(node: Any) -> bool:
+    return isinstance(node, SDEBlock)
+
+
+def refined(model: Any, *, steps: int | None = None, rtol: float | None = None) -> Any:
+    """The same model, its blocks solved in so many steps or to this tolerance: finer or coarser, without retraining.
+
+    A key names one Brownian path at every resolution, so that refining converges to one function.
+    """
+    return map_blocks(lambda block: block.with_solver(redialled(block.solver, steps=steps, rtol=rtol)), model)
 
 
 def prior_of(model: Any) -> Any:
@@ -131,12 +193,10 @@ def prior_of(model: Any) -> Any:
     Deterministic parameters, and a w_0 that is a point, stay as they are.
     """
 
-    def forget(node: Any) -> Any:
-        if not isinstance(node, SDEBlock):
-            return node
-        return eqx.tree_at(lambda b: (b.drift, b.initial), node, (NoDrift(), node.initial.prior()))
+    def forget(block: SDEBlock) -> SDEBlock:
+        return eqx.tree_at(lambda b: (b.drift, b.initial), block, (NoDrift(), block.initial.prior()))
 
-    return jax.tree.map(forget, model, is_leaf=lambda node: isinstance(node, SDEBlock))
+    return map_blocks(forget, model)
 
 
 def bayesianize(
@@ -146,7 +206,7 @@ def bayesianize(
     prior: OU = OU(),
     drift: Drift | Sequence[int] = (32, 32),
     initial: Callable[[Weights], Point | Normal] = Point,
-    solver: FixedGrid = FixedGrid(),
+    solver: Solver = FixedGrid(),
     kl: Estimator = "analytic",
     scale: Callable[[Array], float] = fan_in_scale,
     key: PRNGKeyArray,
@@ -225,18 +285,24 @@ class SDEBNN(eqx.Module):
             )
 
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The outputs and the sum of the KLs; and the sums of what the layers took."""
         check_key(key)
-        h, kl = as_inputs("x", x), jnp.zeros(())
+        h, parts = as_inputs("x", x), []
         for i, layer in enumerate(self.layers):
             try:
-                h, more = layer(h, key=jax.random.fold_in(key, i))
+                part = solve(layer, h, key=jax.random.fold_in(key, i), rough=rough)
             except TypeError as error:
                 raise ValueError(
                     f"layer {i}, {_name(layer)}, is not a model(x, *, key) -> (outputs, kl) of a batch "
                     f"({str(error).splitlines()[0]}): wrap a module of one example in Deterministic."
                 ) from error
-            kl = kl + more
-        return h, kl
+            h = part.outputs
+            parts.append(part)
+        kl, evaluations, finished, roughness = map(jnp.stack, zip(*(part[1:] for part in parts), strict=True))
+        return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum())
 
     @staticmethod
     def mlp(
@@ -250,7 +316,7 @@ class SDEBNN(eqx.Module):
         prior: OU = OU(sigma=0.2),
         drift: Sequence[int] = (32, 32),
         initial: Callable[[Weights], Point | Normal] = Normal,
-        solver: FixedGrid = FixedGrid(),
+        solver: Solver = FixedGrid(),
         kl: Estimator = "analytic",
         key: PRNGKeyArray,
     ) -> "SDEBNN":

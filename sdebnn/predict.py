@@ -3,7 +3,8 @@
 p(y | x, D) = E_Q[ p(y | x, w) ],   estimated by the mean over draws of w
 """
 
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,23 +14,73 @@ from jax import lax
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn import metrics
-from sdebnn.checks import as_inputs, check_callable, check_count, check_key
+from sdebnn.checks import as_inputs, check_callable, check_count, check_key, shown
+from sdebnn.integrate import FixedGrid, Solution, tighter
 from sdebnn.likelihoods import Categorical, Likelihood
-from sdebnn.models import draw_keys
+from sdebnn.models import blocks, check_solution, draw_keys, map_blocks, refined, solve
 from sdebnn.train import as_data
 
 DRAWS_AT_ONCE = 16  # wide enough to fill a processor, narrow enough to bound memory
 
 
 def predict(
-    model: Any, x: Array | np.ndarray, *, draws: int = 100, key: PRNGKeyArray, batch_size: int = 1000
-) -> Float[Array, "draw example *output"]:
+    model: Any,
+    x: Array | np.ndarray,
+    *,
+    draws: int = 100,
+    key: PRNGKeyArray,
+    batch_size: int = 1000,
+    steps: int | None = None,
+    rtol: float | None = None,
+    return_evaluations: bool = False,
+) -> Any:
     """The outputs of ``draws`` functions from the posterior: ``samples[i]`` is one function, the same for every x.
 
-    They are the likelihood's parameters (means, logits): ``likelihood.center`` and ``likelihood.sample`` turn them
-    into predictions of y.
+    They are one array, "draw example output", of the likelihood's parameters (means, logits): ``likelihood.center`` and
+    ``likelihood.sample`` turn them into predictions of y.
+    ``steps`` or ``rtol`` solve the trained model at another resolution. The key names the same Brownian paths at each,
+    so that the samples converge as the solve is refined; to a tolerance, they depend on the batch within it.
+    ``return_evaluations`` gives (samples, evaluations): how often each draw evaluated its field.
     """
-    return _samples(model, x, draws, key, batch_size)[0]
+    solutions = _solutions(_dialled(model, steps, rtol), x, draws, key, batch_size)
+    return (solutions.outputs, solutions.evaluations) if return_evaluations else solutions.outputs
+
+
+class Spread(NamedTuple):
+    """Standard deviations of a prediction, by where they come from: "example target" each."""
+
+    weights: Float[Array, "example target"]
+    noise: Float[Array, "example target"]
+    solver: Float[Array, "example target"]
+
+
+def solver_error(
+    model: Any,
+    likelihood: Likelihood,
+    x: Array | np.ndarray,
+    *,
+    draws: int = 100,
+    key: PRNGKeyArray,
+    batch_size: int = 1000,
+) -> Spread:
+    """What makes a prediction uncertain: the posterior's weights, the observations' noise, or the solver's steps.
+
+    The last is the difference that twice the steps (a tenth of the tolerance) make under the same noise, extrapolated
+    by the method's order; ``weights`` is the spread of those finer draws. If ``solver`` is not small beside it, draws
+    differ by how they were solved: take more steps, or another method.
+    """
+    check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
+    if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
+        raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
+    factor = max([tighter(block.solver)[1] for block in blocks(model)], default=1.0)
+    fine = map_blocks(lambda block: block.with_solver(tighter(block.solver)[0]), model)
+    here, there = (_solutions(law, x, draws, key, batch_size).outputs for law in (model, fine))
+    change = likelihood.center(here) - likelihood.center(there)
+    return Spread(
+        weights=jnp.std(likelihood.center(there), axis=0),
+        noise=jnp.sqrt(jnp.mean(likelihood.variance(there), axis=0)),
+        solver=factor * jnp.sqrt(jnp.mean(change**2, axis=0)),
+    )
 
 
 def evaluate(
@@ -41,16 +92,24 @@ def evaluate(
     draws: int = 100,
     key: PRNGKeyArray,
     batch_size: int = 1000,
+    steps: int | None = None,
+    rtol: float | None = None,
 ) -> dict[str, float]:
     """Score the averaged forecast on (x, y): ``nll`` and ``kl`` in nats, beside what suits the likelihood.
 
-    Under ``Categorical``: ``accuracy``, ``ece``, ``brier``. Otherwise ``rmse``, ``coverage_95``.
+    Under ``Categorical``: ``accuracy``, ``ece``, ``brier``. Otherwise ``rmse``, ``coverage_95``. ``evaluations`` is how
+    often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``.
     """
     check_key(key)
     x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
-    samples, kl = _samples(model, x, draws, draw_key, batch_size)
-    scores = {"nll": metrics.nll(likelihood.log_prob(samples, y)), "kl": kl.mean()}
+    solutions = _solutions(_dialled(model, steps, rtol), x, draws, draw_key, batch_size)
+    samples = solutions.outputs
+    scores = {
+        "nll": metrics.nll(likelihood.log_prob(samples, y)),
+        "kl": solutions.kl.mean(),
+        "evaluations": solutions.evaluations.mean(),
+    }
     centers = likelihood.center(samples)
     if isinstance(likelihood, Categorical):
         for metric in (metrics.accuracy, metrics.ece, metrics.brier):
@@ -61,18 +120,41 @@ def evaluate(
     return {name: float(value) for name, value in scores.items()}
 
 
-def _samples(
-    model: Any, x: Array | np.ndarray, draws: int, key: PRNGKeyArray, batch_size: int
-) -> tuple[Float[Array, "draw example *output"], Float[Array, " draw"]]:
-    """Outputs and KLs of the draws, a batch of examples at a time."""
+def _dialled(model: Any, steps: int | None, rtol: float | None) -> Any:
+    """The model at the resolution asked for, with a word if that is not the grid it was trained on."""
+    check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
+    if steps is None and rtol is None:
+        return model
+    wanted = f"steps={steps}" if rtol is None else f"rtol={rtol}"
+    dialled = refined(model, steps=steps, rtol=rtol)
+    if not blocks(model):
+        raise ValueError(f"{wanted} has no meaning for {type(model).__name__}: it holds no block that is solved.")
+    grids = {block.solver.steps for block in blocks(model) if isinstance(block.solver, FixedGrid)} - {steps}
+    if grids:
+        warnings.warn(
+            f"{wanted}: the model was trained on a grid of {', '.join(map(str, sorted(grids)))} steps, and may rely on "
+            "it; solver_error says how far from solved that is. If it matters, train with the solver you predict with.",
+            stacklevel=3,
+        )
+    return dialled
+
+
+def _solutions(model: Any, x: Array | np.ndarray, draws: int, key: PRNGKeyArray, batch_size: int) -> Solution:
+    """What the draws compute, a batch of examples at a time."""
     check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
     check_count("batch_size", batch_size)
     x = as_inputs("x", x)
     keys = draw_keys(key, draws)
-    parts = [_batch(model, x[i : i + batch_size], keys) for i in range(0, x.shape[0], batch_size)]
-    return jnp.concatenate([samples for samples, _ in parts], axis=1), parts[0][1]
+    parts = []
+    for i in range(0, x.shape[0], batch_size):
+        parts.append(_batch(model, x[i : i + batch_size], keys))
+        check_solution(parts[-1])
+    outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
+    # Adaptive steps differ from batch to batch: the hardest one counts.
+    evaluations = jnp.stack([part.evaluations for part in parts]).max(0)
+    return parts[0]._replace(outputs=outputs, evaluations=evaluations)
 
 
 @eqx.filter_jit
-def _batch(model: Any, x: Array, keys: Key[Array, " draw"]) -> tuple[Array, Array]:
-    return lax.map(lambda key: model(x, key=key), keys, batch_size=DRAWS_AT_ONCE)
+def _batch(model: Any, x: Array, keys: Key[Array, " draw"]) -> Solution:
+    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=DRAWS_AT_ONCE)

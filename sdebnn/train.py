@@ -32,21 +32,22 @@ from sdebnn.checks import (
     shown,
 )
 from sdebnn.likelihoods import Categorical, Likelihood
-from sdebnn.models import draw_keys
+from sdebnn.models import draw_keys, solve
 
 STEPS_A_CALL = 50  # enough that a compiled call outlasts its overhead, few enough that the bar moves
 
 
 class Elbo(NamedTuple):
-    """The bound and its two terms, in nats of the whole data set."""
+    """The bound and its two terms, in nats of the whole data set; and, if asked for, the roughness of the solve."""
 
     elbo: Float[Array, ""]
     log_likelihood: Float[Array, ""]
     kl: Float[Array, ""]
+    roughness: Float[Array, ""]
 
 
 class Fit(NamedTuple):
-    """What ``fit`` returns: the trained pair, and its history by step (``elbo``, ``log_likelihood``, ``kl``)."""
+    """What ``fit`` returns: the trained pair, and its history by step (the terms of ``Elbo``)."""
 
     model: Any
     likelihood: Any
@@ -63,8 +64,12 @@ def elbo(
     draws: int = 1,
     kl_weight: float = 1.0,
     examples: int | None = None,
+    rough: bool = False,
 ) -> Elbo:
-    """Estimate the ELBO from a batch of a data set of ``examples`` (all of it, unless told), averaged over draws."""
+    """Estimate the ELBO from a batch of a data set of ``examples`` (all of it, unless told), averaged over draws.
+
+    With ``rough``, also the roughness of the hidden units: how much their slope changes from step to step.
+    """
     check_data(x, y)
     check_positive("kl_weight", kl_weight, or_zero=True)
     batch = x.shape[0]
@@ -72,14 +77,13 @@ def elbo(
         examples = batch
     check_count("examples", examples, least=batch)
 
-    def one(key: PRNGKeyArray) -> tuple[Array, Array]:
-        outputs, kl = model(x, key=key)
-        return jnp.sum(likelihood.log_prob(outputs, y)), kl
+    def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+        solution = solve(model, x, key=key, rough=rough)
+        return jnp.sum(likelihood.log_prob(solution.outputs, y)), solution.kl, solution.roughness
 
-    log_likelihood, kl = jax.vmap(one)(draw_keys(key, draws))
-    log_likelihood = log_likelihood.mean() * (examples / batch)
-    kl = kl.mean()
-    return Elbo(log_likelihood - kl_weight * kl, log_likelihood, kl)
+    log_likelihood, kl, roughness = (term.mean() for term in jax.vmap(one)(draw_keys(key, draws)))
+    log_likelihood = log_likelihood * (examples / batch)
+    return Elbo(log_likelihood - kl_weight * kl, log_likelihood, kl, roughness)
 
 
 def fit(
@@ -95,20 +99,27 @@ def fit(
     kl_weight: float = 1.0,
     learning_rate: float = 2e-2,
     optimizer: optax.GradientTransformation | None = None,
+    roughness_weight: float = 0.0,
     progress: bool = True,
 ) -> Fit:
     """Train the parameters of the model and of the likelihood on (x, y), examples first.
 
     ``batch_size=None`` takes all examples at every step. Otherwise each epoch shuffles them anew, and those that do not
     fill a last batch wait for another epoch. The optimiser is Adam with ``learning_rate`` decayed to zero along a
-    cosine, unless one is given. If the ELBO or a parameter stops being finite, training stops with a warning and the
-    last good parameters are returned.
+    cosine, unless one is given.
+    ``roughness_weight`` times the roughness of the hidden units, how much their slope changes from step to step, is
+    added to the loss -ELBO / N: dynamics that few steps solve well, at some cost in fit.
+    If the ELBO or a parameter stops being finite, training stops with a warning and the last good parameters are
+    returned.
     """
     check_key(key)
     check_count("epochs", epochs)
     check_count("draws", draws)
     check_positive("kl_weight", kl_weight, or_zero=True)
     check_positive("learning_rate", learning_rate)
+    check_positive("roughness_weight", roughness_weight, or_zero=True)
+    if roughness_weight and not hasattr(model, "solve"):
+        raise ValueError(f"roughness_weight={roughness_weight}: {type(model).__name__} solves nothing; leave it at 0.")
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise ValueError(f"optimizer={shown(optimizer)} is not one of Optax: pass one such as optax.adam(1e-3).")
     x, y = as_data(model, likelihood, x, y, key=key)
@@ -122,7 +133,7 @@ def fit(
     optimizer = optimizer or _adam(learning_rate, epochs * steps_an_epoch)
     parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
     state = (parameters, optimizer.init(parameters))
-    job = _Job(optimizer, batch_size, draws, kl_weight)
+    job = _Job(optimizer, batch_size, draws, kl_weight, roughness_weight)
     history: list[Elbo] = []
     with _bar(progress, kl_weight, examples) as bar:
         task = bar.add_task("fit", total=epochs, elbo=math.nan, kl=math.nan)
@@ -136,7 +147,7 @@ def fit(
                 warnings.warn(
                     f"the ELBO or a parameter stopped being finite between epochs {start} and {start + len(these)}, "
                     f"the last ELBO {record.elbo[-1]}: stopped with the parameters of epoch {start}; lower "
-                    f"learning_rate={learning_rate} or standardise the data.",
+                    f"learning_rate={learning_rate}, standardise the data, or give an adaptive solver more max_steps.",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -162,6 +173,7 @@ class _Job(NamedTuple):
     batch_size: int
     draws: int
     kl_weight: float
+    roughness_weight: float
 
 
 @eqx.filter_jit
@@ -174,8 +186,11 @@ def _epochs(
 
     def loss(parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Elbo]:
         model, likelihood = eqx.combine(parameters, rest)
-        terms = elbo(model, likelihood, x, y, key=key, draws=job.draws, kl_weight=job.kl_weight, examples=examples)
-        return -terms.elbo / examples, terms
+        terms = elbo(
+            model, likelihood, x, y, key=key, draws=job.draws, kl_weight=job.kl_weight, examples=examples,
+            rough=job.roughness_weight > 0,
+        )  # fmt: skip
+        return -terms.elbo / examples + job.roughness_weight * terms.roughness, terms
 
     def step(state: PyTree, batch: tuple[Array, Array, PRNGKeyArray]) -> tuple[PyTree, Elbo]:
         parameters, optimizer_state = state

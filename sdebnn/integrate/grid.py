@@ -1,0 +1,156 @@
+"""A fixed grid over depth: the weight path and its KL first, then the hidden units through it.
+
+The weights do not depend on the hidden units, so the whole path is drawn before the first of them moves: the loop over
+depth that touches the batch holds nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from sdebnn.checks import check_choice, check_count
+from sdebnn.integrate.brownian import FINEST, Brownian, BrownianPath, Noise
+from sdebnn.integrate.methods import METHODS, Field, Method, MethodName, Stages
+from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of, step_nats
+from sdebnn.integrate.reversible import Both, Grid, reversible_solve
+from sdebnn.processes import Depth, Weights
+
+Gradient = Literal["backprop", "checkpoint", "reversible"]
+
+
+class FixedGrid(eqx.Module):
+    """Equal steps over depth [0, 1].
+
+    ``method``: "euler", "heun", "sra1" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
+    ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
+    hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
+    ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.
+    ``noise_steps``: the grid on which a key's Brownian path is first drawn; with another one, the path that a solver of
+    so many steps sees is bridged. ``None``: this grid's own.
+    """
+
+    steps: int = eqx.field(default=20, static=True)
+    method: MethodName = eqx.field(default="euler", static=True)
+    gradient: Gradient = eqx.field(default="checkpoint", static=True)
+    unroll: int = eqx.field(default=5, static=True)
+    noise_steps: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        check_count("steps", self.steps)
+        check_count("unroll", self.unroll)
+        check_choice("method", self.method, get_args(MethodName))
+        check_choice("gradient", self.gradient, get_args(Gradient))
+        if self.gradient == "reversible" and self.method != "reversible_heun":
+            raise ValueError(
+                f"gradient='reversible' undoes each step, which method={self.method!r} does not allow: "
+                "use method='reversible_heun', or gradient='checkpoint'."
+            )
+        if self.noise_steps is not None:
+            check_count("noise_steps", self.noise_steps)
+            if max(self.steps, self.noise_steps) > 1 / FINEST:
+                raise ValueError(
+                    f"steps={self.steps} with noise_steps={self.noise_steps}: a bridged path is known at "
+                    f"{round(1 / FINEST)} depths; take no more steps, or leave noise_steps out."
+                )
+
+    @property
+    def base(self) -> int:
+        """The steps of the grid on which a key's Brownian path is first drawn."""
+        return self.noise_steps or self.steps
+
+    def check_kl(self, kl: str) -> None:
+        """Every estimator is right here: the martingale is summed at the left end of each step."""
+
+    def times(self, dtype: Any = float) -> Float[Array, " time"]:
+        """The grid, from exactly 0 to exactly 1."""
+        return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
+
+    def noise(self, size: int, dtype: Any, *, key: PRNGKeyArray) -> Noise:
+        """The key's Brownian path on this grid."""
+        brownian = Brownian(self.base, size, dtype, key)
+        if self.base != self.steps:
+            return BrownianPath(brownian).grid(self.steps)
+        return brownian.every_step(area=self._method.needs_area)
+
+    def weights(self, process: Process, *, key: PRNGKeyArray) -> WeightPath:
+        """Draw w from the posterior, and estimate its KL from the prior."""
+        w0, path_key = start_of(process, key)
+        noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
+        w, stages = self.drive(process, w0, noise)
+        t = self.times(w0.dtype)
+
+        def nats(t: Depth, w: Weights, corrections: tuple[Weights, ...], dB: Weights) -> Array:
+            return step_nats(process, self._method.shares, w, corrections, t, 1 / self.steps, dB)
+
+        kl = jnp.sum(jax.vmap(nats)(t[:-1], stages.weights[0], stages.corrections, noise.dB))
+        return WeightPath(t, w, stages.weights, kl + start_nats(process.initial, w0, process.kl))
+
+    def drive(self, process: Process, w0: Weights, noise: Noise) -> tuple[Float[Array, "time weight"], Stages]:
+        """The posterior's path from w_0 under given noise, and the stages of every step."""
+        method = self._method
+
+        def step(state: PyTree[Array], now: tuple[Depth, Noise]) -> tuple[PyTree[Array], tuple[Weights, Stages]]:
+            t, noise = now
+            after, stages = method.weights_step(process, state, t, 1 / self.steps, noise)
+            return after, (method.weights_of(state), stages)
+
+        start = method.weights_start(process, w0)
+        end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise))
+        return jnp.concatenate([w, method.weights_of(end)[None]]), stages
+
+    def hidden(
+        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, *, every: bool = False, rough: bool = False
+    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+        """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on; and the roughness, if asked.
+
+        ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first.
+        """
+        method = self._method
+
+        def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
+            state, before, total = carry
+            after, slope = method.hidden_step(f_h, state, now[0], 1 / self.steps, tuple(now[1]))
+            if rough:
+                before, total = slope, total + jnp.mean((slope - before) ** 2)
+            return (after, before, total), method.hidden_of(state) if every else None
+
+        body = step if self.gradient == "backprop" else jax.checkpoint(step)
+        start, slope = method.hidden_start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]))
+        carry = (start, slope if rough else None, jnp.zeros((), h0.dtype))
+        (end, _, roughness), states = lax.scan(body, carry, (self.times(h0.dtype)[:-1], stages), unroll=self.unroll)
+        h1 = method.hidden_of(end)
+        return jnp.concatenate([states, h1[None]]) if every else h1, roughness
+
+    def solve(
+        self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
+    ) -> Solution:
+        """One draw of the weights, and a batch through it: to h_1, or to ``every`` state of the grid."""
+        evaluations = jnp.asarray(self._method.evaluations(self.steps))
+        if self.gradient == "reversible" and not every:
+            outputs, kl, roughness = self._reversible(dynamics, h0, key, rough)
+        else:
+            path = self.weights(dynamics, key=key)
+            # Every step's arrays at once, outside the loop over depth.
+            random = tuple(dynamics.unravel(w) for w in path.stages)
+            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough)
+            kl = path.kl
+        return Solution(outputs, kl, evaluations, jnp.asarray(True), roughness)
+
+    def _reversible(
+        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
+    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""]]:
+        w0, path_key = start_of(dynamics, key)
+        noise = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
+        if self.base != self.steps:
+            noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
+        end = reversible_solve((dynamics, Both(w0, h0)), Grid(self.steps, rough, noise))
+        return end.y.h, end.nats + start_nats(dynamics.initial, w0, dynamics.kl), end.roughness
+
+    @property
+    def _method(self) -> Method:
+        return METHODS[self.method]

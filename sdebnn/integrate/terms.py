@@ -1,0 +1,123 @@
+"""The noise of the weights as a term of diffrax, and which of its solvers and adjoints can take it.
+
+Whether they can is found by tracing a solve of two weights, which is what refuses it: nothing is run.
+"""
+
+import functools
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from sdebnn.checks import shown
+
+
+class NoiseOnWeights(diffrax.AbstractTerm):
+    """σ dB on w, the first part of the state; nothing on the rest."""
+
+    sigma: float
+    path: diffrax.AbstractBrownianPath
+    still: PyTree[Array]
+
+    def vf(self, t: Any, y: Any, args: Any) -> Any:
+        """σ, whatever the state: the noise is additive."""
+        return jnp.asarray(self.sigma, y[0].dtype)
+
+    def contr(self, t0: Any, t1: Any, **options: Any) -> Any:
+        """What the path does between two times."""
+        return self.path.evaluate(t0, t1, **options)
+
+    def prod(self, vf: Any, control: Any) -> Any:
+        """σ dB, in the form of the state."""
+        return vf * control, *self.still
+
+
+class _NoPath(diffrax.AbstractBrownianPath):
+    """A path that stays at zero, for trying solvers."""
+
+    t0: Any = 0.0
+    t1: Any = 1.0
+    levy_area: Any = diffrax.SpaceTimeLevyArea
+
+    def evaluate(self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False) -> Any:
+        zero = jnp.zeros(2, jnp.float32)
+        return diffrax.SpaceTimeLevyArea(dt=t1 - t0, W=zero, H=zero) if use_levy else zero
+
+
+_START = (np.ones(2, np.float32), np.ones((), np.float32))
+_ADJOINTS = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.BacksolveAdjoint)
+
+
+def _terms() -> diffrax.MultiTerm:
+    def slopes(t: Any, y: Any, args: Any) -> Any:
+        return args * y[0], jnp.sum(y[0] ** 2) * y[1]
+
+    still = (np.zeros((), np.float32),)
+    return diffrax.MultiTerm(diffrax.ODETerm(slopes), NoiseOnWeights(1.0, _NoPath(), still))
+
+
+@functools.cache
+def _complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
+    """What diffrax has against solving with adaptive steps and, with an adjoint, against the gradient. In one line."""
+    if not isinstance(solver, diffrax.AbstractItoSolver | diffrax.AbstractStratonovichSolver):
+        return "it is not made for SDEs"
+
+    def end(rate: Array) -> Array:
+        solution = diffrax.diffeqsolve(
+            _terms(), solver, 0.0, 1.0, 0.1, _START, args=rate,
+            adjoint=(adjoint or diffrax.RecursiveCheckpointAdjoint)(),
+            stepsize_controller=diffrax.PIDController(1e-3, 1e-3),
+        )  # fmt: skip
+        return solution.ys[1][-1]  # pyright: ignore[reportOptionalSubscript]
+
+    try:
+        jax.eval_shape(jax.grad(end) if adjoint else end, jnp.float32(1.0))
+    except Exception as error:  # diffrax raises many kinds, and so may a user's own solver
+        return str(error).strip().splitlines()[0].rstrip(".:")
+    return None
+
+
+def adapting(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    """The solver, if it can choose its steps; or beside two half steps, if that makes it able; refused otherwise."""
+    if not isinstance(solver, diffrax.AbstractSolver):
+        raise ValueError(f"solver={shown(solver)} is not one of diffrax: pass one such as diffrax.ShARK().")
+    complaint = _complaint(solver, None)
+    if complaint is None:
+        return solver
+    halved = diffrax.HalfSolver(solver)
+    if _complaint(halved, None) is None:
+        return halved
+    raise ValueError(
+        f"solver={type(solver).__name__}() cannot adapt its steps ({complaint}): "
+        "use diffrax.ShARK(), SRA1(), SEA() or Heun(), or equal steps with FixedGrid."
+    )
+
+
+def check_adjoint(solver: diffrax.AbstractSolver, adjoint: diffrax.AbstractAdjoint) -> None:
+    """Refuse an adjoint whose gradient cannot be taken through the solver."""
+    for kind in _ADJOINTS:
+        if isinstance(adjoint, kind):
+            complaint = _complaint(solver, kind)
+            break
+    else:
+        names = ", ".join(f"diffrax.{kind.__name__}()" for kind in _ADJOINTS)
+        raise ValueError(f"adjoint={shown(adjoint)} gives no gradient here: pass one of {names}.")
+    if complaint is not None:
+        raise ValueError(
+            f"adjoint={kind.__name__}() cannot differentiate solver={type(solver).__name__}() ({complaint}): "
+            "use solver=diffrax.Heun(), or adjoint=diffrax.RecursiveCheckpointAdjoint()."
+        )
+
+
+def evaluations_a_step(solver: diffrax.AbstractSolver) -> int:
+    """How often a step, accepted or not, evaluates the slopes: once for each stage, once where there are no stages."""
+    if isinstance(solver, diffrax.HalfSolver):  # one whole step beside two halves
+        return 3 * evaluations_a_step(solver.solver)
+    tableau = getattr(solver, "tableau", None)
+    if tableau is None:
+        return 1
+    skipped = getattr(tableau, "ignore_stage_f", None)
+    return len(tableau.b_sol) - (0 if skipped is None else int(np.sum(skipped)))

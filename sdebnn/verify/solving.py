@@ -1,0 +1,200 @@
+"""The solvers and their gradients: orders, refinement, tolerances, and what a key names."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.fields import TimeMLP
+from sdebnn.integrate import METHODS, Adaptive, Estimator, FixedGrid, MethodName, Noise, Posterior, Solver
+from sdebnn.likelihoods import Gaussian
+from sdebnn.models import SDEBNN, Deterministic, bayesianize, draw_keys, refined
+from sdebnn.processes import OU, Depth, Normal, Point, Weights
+from sdebnn.train import elbo
+from sdebnn.verify.yardstick import (
+    ESTIMATORS,
+    METHOD_NAMES,
+    PATHS,
+    LinearGaussian,
+    PosteriorDrift,
+    Theorem,
+    elbo_samples,
+    within,
+)
+
+
+def coarser(dB: Float[Array, "fine weight"], area: Float[Array, "fine weight"], steps: int) -> Noise:
+    """The same Brownian path seen on fewer steps: increments add up, areas follow from the path between."""
+    dB, area = (part.reshape(steps, -1, part.shape[-1]) for part in (dB, area))
+    before = jnp.cumsum(dB, axis=1) - dB
+    total = dB.sum(1)
+    return Noise(total, jnp.mean(before + 0.5 * dB + area, axis=1) - 0.5 * total)
+
+
+def _wavy(t: Depth, w: Weights) -> Weights:
+    """A drift so far from linear that no method does better than its order."""
+    return jnp.sin(2 * w + t)
+
+
+def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """The error on (w, h) against a much finer grid under the same Brownian path, in float64."""
+    finest, counts, paths = 2048, (32, 64, 128, 256), 128
+    process = Posterior(OU(sigma=1.0), _wavy, Point(jnp.ones(2)))
+
+    def ends(noise: Noise, method: MethodName) -> Array:
+        grid = FixedGrid(len(noise.dB), method)
+        w, stages = grid.drive(process, jnp.ones(2), noise)
+        h1, _ = grid.hidden(lambda t, h, w: jnp.tanh(h * w[0] + w[1]), stages.weights, jnp.ones((1, 1)))
+        return jnp.append(w[-1], h1)
+
+    with jax.enable_x64(True):
+        dB, area = jax.random.normal(key, (2, paths, finest, 2)) / math.sqrt(finest)
+        area = area / math.sqrt(12)
+        reference = jax.jit(jax.vmap(partial(ends, method="sra1")))(Noise(dB, area))
+        for name in METHOD_NAMES:
+            errors = [
+                jax.jit(jax.vmap(partial(ends, method=name)))(jax.vmap(partial(coarser, steps=n))(dB, area)) - reference
+                for n in counts
+            ]
+            for part, of in (("w", slice(0, 2)), ("h", slice(2, 3))):
+                yield Theorem(
+                    f"strong order of {name} on {part}", _order(counts, errors, of), METHODS[name].order, 0.25
+                )
+
+
+def _order(counts: Sequence[int], errors: Sequence[Array], of: slice = slice(None)) -> float:
+    """The power of 1 / steps with which errors fall, by their root mean squares."""
+    means = [float(jnp.sqrt(jnp.mean(error[:, of] ** 2))) for error in errors]
+    return float(-np.polyfit(np.log(counts), np.log(means), 1)[0])
+
+
+def small_model(solver: Solver, kl: Estimator = "analytic", *, key: PRNGKeyArray) -> SDEBNN:
+    """A net whose drift has left zero, so that each part of it matters."""
+    model = SDEBNN.mlp(1, 1, widths=(4,), drift=(3,), solver=solver, kl=kl, key=key)
+    last = lambda m: m.layers[1].drift.layers[-1].weight  # noqa: E731
+    return eqx.tree_at(last, model, 0.3 * jax.random.normal(key, last(model).shape))
+
+
+def loss_and_gradient(
+    model: SDEBNN, x: Array, *, key: PRNGKeyArray, rough: bool = False
+) -> tuple[Float[Array, ""], Float[Array, " parameter"]]:
+    """A loss of the outputs, the KL and, if asked, the roughness of one draw; its gradient in all parameters."""
+    parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+    flat, unravel = jax.flatten_util.ravel_pytree(parameters)
+
+    def loss(flat: Array) -> Array:
+        solution = eqx.combine(unravel(flat), rest).solve(x, key=key, rough=rough)
+        return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness
+
+    return jax.jit(jax.value_and_grad(loss))(flat)
+
+
+def relative(value: Array, reference: Array) -> float:
+    """|value - reference| / |reference|."""
+    return float(jnp.linalg.norm(value - reference) / jnp.linalg.norm(reference))
+
+
+def refining(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """One key names one Brownian path: draws at 20, 40, 80 and 160 steps converge at the method's order, in float64."""
+    counts, paths = (20, 40, 80, 160), 128
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        for name in ("euler", "sra1"):
+            block = bayesianize(
+                TimeMLP(1, (4,), key=key), prior=OU(sigma=1.0), drift=_wavy, solver=FixedGrid(20, name), key=key
+            )
+            laws = [refined(block, steps=steps) for steps in counts]
+            draws = [jax.jit(jax.vmap(lambda k, law=law: law(x, key=k)[0]))(draw_keys(key, paths)) for law in laws]
+            steps = [(coarse - fine).reshape(paths, -1) for coarse, fine in pairwise(draws)]
+            yield Theorem(
+                f"order of refining one draw by {name}", _order(counts[:-1], steps), METHODS[name].order, 0.25
+            )
+
+
+def adaptive(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """Adaptive steps: a bound that is tight at the exact posterior; an adjoint whose gradient tends to the exact."""
+    problem, keys = LinearGaussian(), draw_keys(key, PATHS // 4)
+    exact, parts = problem.log_evidence(), (PosteriorDrift(problem), Point(jnp.array([problem.w0])))
+    for solver in (diffrax.Heun(), diffrax.SEA(), diffrax.SRA1(), diffrax.ShARK()):
+        law = Adaptive(1e-3, solver=solver)
+        samples = eqx.filter_jit(elbo_samples)(problem, *parts, "analytic", law, keys)
+        yield Theorem(f"ELBO = log evidence, adaptive {type(solver).__name__}", *within(samples, exact))
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        errors = []
+        fine = small_model(FixedGrid(2000, "sra1", noise_steps=1), key=key)
+        _, reference = loss_and_gradient(fine, x, key=key)
+        for rtol in (1e-2, 1e-4):
+            law = Adaptive(rtol, solver=diffrax.Heun(), adjoint=diffrax.BacksolveAdjoint())
+            errors.append(relative(loss_and_gradient(small_model(law, key=key), x, key=key)[1], reference))
+        yield Theorem("stochastic adjoint's error, rtol 1e-4 / 1e-2", errors[1] / errors[0], 0.0, 0.3)
+
+
+def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """Reverse mode against central differences, in float64, along a random direction of all parameters."""
+    with jax.enable_x64(True):
+        model_key, direction_key, draw_key = jax.random.split(key, 3)
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        for kl in ESTIMATORS[:2]:
+            model = SDEBNN.mlp(1, 1, widths=(4,), drift=(3,), initial=Normal, kl=kl, key=model_key)
+            parameters, rest = eqx.partition((model, Gaussian(0.3, learn=True)), eqx.is_inexact_array)
+            leaves, structure = jax.tree.flatten(parameters)
+            keys = jax.random.split(direction_key, len(leaves))
+            direction = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+
+            def along(step: Array, leaves=leaves, direction=direction, structure=structure, rest=rest) -> Array:
+                # Off the start, where the drift is zero and half the gradient with it.
+                moved = [p + (0.1 + step) * d for p, d in zip(leaves, direction, strict=True)]
+                model, likelihood = eqx.combine(jax.tree.unflatten(structure, moved), rest)
+                return elbo(model, likelihood, x, jnp.sin(x), key=draw_key, draws=2).elbo
+
+            both = jax.jit(jax.value_and_grad(along))
+            step = 1e-5
+            difference = (both(step)[0] - both(-step)[0]) / (2 * step)
+            yield Theorem(f"gradient / finite difference ({kl})", float(both(0.0)[1] / difference), 1.0, 1e-6)
+
+
+def temporary_bytes(function: Callable, *arguments: Any) -> int:
+    """What the compiled function needs beside its arguments and its result."""
+    analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
+    return analysis.temp_size_in_bytes if analysis else 0
+
+
+def reversible(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """Reversible stepping gives backprop's gradient, in memory that does not grow with the steps."""
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        for kl in ("analytic", "stl"):
+            laws = [
+                small_model(FixedGrid(20, "reversible_heun", how), kl, key=key) for how in ("reversible", "backprop")
+            ]
+            ours, backprop = (loss_and_gradient(law, x, key=key, rough=True)[1] for law in laws)
+            yield Theorem(f"reversible gradient / backprop's - 1 ({kl})", relative(ours, backprop), 0.0, 1e-10)
+    memory = []
+    for steps in (20, 1280):
+        model = small_model(FixedGrid(steps, "reversible_heun", "reversible"), key=key)
+        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+        loss = lambda p, rest=rest: jnp.sum(eqx.combine(p, rest)(jnp.ones((64, 1)), key=key)[0])  # noqa: E731
+        memory.append(temporary_bytes(jax.grad(loss), parameters))
+    yield Theorem("reversible's memory, 1280 steps / 20 steps", memory[1] / memory[0], 1.0, 0.2)
+
+
+def naming(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """A key names one function, bit for bit."""
+    field_key, drift_key, head_key, input_key, one, other = jax.random.split(key, 6)
+    block = bayesianize(TimeMLP(2, (8,), key=field_key), initial=Normal, key=drift_key)
+    model = SDEBNN((block, Deterministic(eqx.nn.Linear(2, 1, key=head_key))))
+    x = jax.random.normal(input_key, (7, 2))
+    call = eqx.filter_jit(lambda model, x, key: model(x, key=key)[0])
+    first, again, different = call(model, x, one), call(model, x, one), call(model, x, other)
+    yield Theorem("outputs that differ when a key is used again", float(jnp.sum(first != again)), 0.0, 0.0)
+    yield Theorem("outputs that agree under another key", float(jnp.sum(first == different)), 0.0, 0.0)
