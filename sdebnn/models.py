@@ -139,8 +139,8 @@ def _compiled_solve(block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool, 
 
 
 def check_solution(solution: Solution) -> None:
-    """Refuse draws that did not reach depth 1, or blew up on the way. Inside jit nothing is known yet, nor refused."""
-    if isinstance(solution.finished, Tracer):
+    """Refuse draws that did not reach depth 1, or blew up on the way. While JAX traces, nothing is known."""
+    if any(isinstance(part, Tracer) for part in solution):
         return
     finished = np.asarray(solution.finished)
     if not finished.all():

@@ -2,6 +2,7 @@
 
 import re
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,14 @@ import sdebnn
 from sdebnn import (
     OU,
     SDEBNN,
+    Adaptive,
     Categorical,
     DriftNet,
     FixedGrid,
     Gaussian,
     LinearDrift,
     Normal,
+    Posterior,
     TimeMLP,
     bayesianize,
 )
@@ -168,18 +171,81 @@ CASES = {
     "key a number": (lambda: MLP(BATCH, key=0), "key=0", "jax.random.key(0)"),
     "key missing": (lambda: MLP(BATCH, key=None), "key=None", "jax.random.key(0)"),
     "key of another implementation": (lambda: MLP(BATCH, key=RBG), "rbg", "threefry2x32"),
+    "unknown gradient": (lambda: FixedGrid(gradient="magic"), "gradient='magic'", "'checkpoint'"),
+    "steps that cannot be undone": (
+        lambda: FixedGrid(gradient="reversible"),
+        "method='euler'",
+        "method='reversible_heun'",
+    ),
+    "noise steps": (lambda: FixedGrid(noise_steps=0), "noise_steps=0", "at least 1"),
+    "steps beyond the tree": (lambda: FixedGrid(100_000, noise_steps=20), "steps=100000", "65536"),
+    "rtol zero": (lambda: Adaptive(rtol=0.0), "rtol=0.0", "greater than zero"),
+    "rtol below zero": (lambda: Adaptive(rtol=-1e-3), "rtol=-0.001", "greater than zero"),
+    "rtol nan": (lambda: Adaptive(rtol=float("nan")), "rtol=nan", "greater than zero"),
+    "atol zero": (lambda: Adaptive(atol=0), "atol=0", "greater than zero"),
+    "max steps": (lambda: Adaptive(max_steps=0), "max_steps=0", "at least 1"),
+    "max step": (lambda: Adaptive(max_step=0.0), "max_step=0.0", "greater than zero"),
+    "adaptive euler": (lambda: Adaptive(solver=diffrax.Euler()), "solver=Euler()", "diffrax.ShARK()"),
+    "half steps of euler": (lambda: Adaptive(solver=diffrax.HalfSolver(diffrax.Euler())), "HalfSolver", "ShARK()"),
+    "an ODE solver": (lambda: Adaptive(solver=diffrax.Tsit5()), "not made for SDEs", "diffrax.ShARK()"),
+    "a Langevin solver": (lambda: Adaptive(solver=diffrax.ALIGN(0.1)), "solver=ALIGN()", "diffrax.ShARK()"),
+    "a solver's name": (lambda: Adaptive(solver="heun"), "solver='heun'", "diffrax.ShARK()"),
+    "a solver's class": (lambda: Adaptive(solver=diffrax.Heun), "solver=", "diffrax.ShARK()"),
+    "adjoint of an additive solver": (
+        lambda: Adaptive(adjoint=diffrax.BacksolveAdjoint()),
+        "adjoint=BacksolveAdjoint()",
+        "solver=diffrax.Heun()",
+    ),
+    "adjoint of a steady state": (lambda: Adaptive(adjoint=diffrax.ImplicitAdjoint()), "adjoint=Implicit", "Direct"),
+    "adjoint's name": (lambda: Adaptive(adjoint="backprop"), "adjoint='backprop'", "DirectAdjoint()"),
+    "martingale of adaptive steps": (
+        lambda: bayesianize(FIELD, solver=Adaptive(), kl="full", key=KEY),
+        "kl='full'",
+        "kl='analytic'",
+    ),
+    "stl of adaptive steps": (
+        lambda: SDEBNN.mlp(1, 1, solver=Adaptive(), kl="stl", key=KEY),
+        "kl='stl'",
+        "FixedGrid",
+    ),
+    "stl of adaptive weights": (
+        lambda: Adaptive().weights(Posterior(OU(), DRIFT, POINT, "stl"), key=KEY),
+        "kl='stl'",
+        "FixedGrid",
+    ),
+    "dial at no steps": (lambda: sdebnn.predict(MLP, X, steps=0, key=KEY), "steps=0", "at least 1"),
+    "dial at no tolerance": (lambda: sdebnn.predict(MLP, X, rtol=0.0, key=KEY), "rtol=0.0", "greater than zero"),
+    "dial at both": (lambda: sdebnn.predict(MLP, X, steps=3, rtol=0.1, key=KEY), "steps=3 and rtol=0.1", "one of the"),
+    "dial at neither": (lambda: sdebnn.refined(MLP), "steps=None and rtol=None", "one of the two"),
+    "dial of a deterministic net": (
+        lambda: sdebnn.predict(sdebnn.Deterministic(jnp.sin), X, steps=3, key=KEY),
+        "steps=3",
+        "no block",
+    ),
+    "solver error of no likelihood": (lambda: sdebnn.solver_error(MLP, "normal", X, key=KEY), "'normal'", "Gaussian"),
+    "roughness below zero": (lambda: fit(roughness_weight=-1.0), "roughness_weight=-1.0", "zero or more"),
+    "roughness of nothing": (
+        lambda: fit(model=sdebnn.Deterministic(jnp.sin), roughness_weight=0.1),
+        "roughness_weight=0.1",
+        "leave it at 0",
+    ),
+    "roughness of adaptive steps": (
+        lambda: fit(model=SDEBNN.mlp(1, 1, solver=Adaptive(), key=KEY), roughness_weight=0.1),
+        "adaptive steps have no roughness",
+        "FixedGrid",
+    ),
     "key legacy on the grid": (
-        lambda: FixedGrid().weights(OU(), DRIFT, POINT, kl="full", key=LEGACY),
+        lambda: FixedGrid().weights(Posterior(OU(), DRIFT, POINT, "full"), key=LEGACY),
         "uint32",
         "jax.random.key(0)",
     ),
     "estimator on the grid": (
-        lambda: FixedGrid().weights(OU(), DRIFT, POINT, kl="exact", key=KEY),
+        lambda: FixedGrid().weights(Posterior(OU(), DRIFT, POINT, "exact"), key=KEY),
         "kl='exact'",
         "'stl'",
     ),
     "stl of a function on the grid": (
-        lambda: FixedGrid().weights(OU(), lambda t, w: w, POINT, kl="stl", key=KEY),
+        lambda: FixedGrid().weights(Posterior(OU(), lambda t, w: w, POINT, "stl"), key=KEY),
         "kl='stl'",
         "Equinox module",
     ),

@@ -1,3 +1,5 @@
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import SDEBNN, Categorical, Deterministic, Gaussian, Normal, draw_keys, evaluate, predict
+from sdebnn import (
+    OU,
+    SDEBNN,
+    Adaptive,
+    Categorical,
+    Deterministic,
+    FixedGrid,
+    Gaussian,
+    Laplace,
+    Normal,
+    StudentT,
+    TimeMLP,
+    bayesianize,
+    draw_keys,
+    evaluate,
+    predict,
+    refined,
+    solver_error,
+)
 
 KEY = jax.random.key(0)
 
@@ -40,7 +60,7 @@ def test_evaluation_of_a_classifier_scores_the_averaged_probabilities(model, x):
     probs = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)).mean(0)
     assert scores["nll"] == pytest.approx(-np.log(probs[np.arange(25), labels]).mean(), rel=1e-3)
     assert scores["accuracy"] == pytest.approx((probs.argmax(-1) == np.asarray(labels)).mean())
-    assert set(scores) == {"nll", "kl", "accuracy", "ece", "brier"}
+    assert set(scores) == {"nll", "kl", "evaluations", "accuracy", "ece", "brier"}
 
 
 def test_evaluation_of_a_regression_scores_the_mixture_over_draws(model, x):
@@ -73,3 +93,102 @@ def test_the_kl_of_an_evaluation_is_the_mean_over_draws(x):
 def test_whole_number_targets_of_a_regression_are_targets(model, x):
     y = np.ones((25, 3), dtype=int)
     assert "rmse" in evaluate(model, Gaussian(0.4), np.asarray(x), y, draws=2, key=KEY)
+
+
+def test_the_dial_at_the_trained_steps_is_the_model_itself(model, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = predict(model, x, draws=3, steps=20, key=KEY)
+    assert np.array_equal(same, predict(model, x, draws=3, key=KEY))
+
+
+def test_other_steps_are_solved_with_a_word_about_training_and_counted(model, x):
+    with pytest.warns(UserWarning, match="trained on a grid of 20 steps"):
+        fine, evaluations = predict(model, x, draws=3, steps=640, key=KEY, return_evaluations=True)
+    assert evaluations.tolist() == [640] * 3
+    with pytest.warns(UserWarning, match="rtol=0.001"):
+        adapted, evaluations = predict(model, x, draws=3, rtol=1e-3, key=KEY, return_evaluations=True)
+    assert evaluations.shape == (3,)
+    assert np.all((evaluations > 4) & (evaluations < 640))
+    coarse = predict(model, x, draws=3, key=KEY)
+    # One Brownian path: the tolerance's draws are those of the fine grid, far nearer than the trained grid's.
+    assert np.abs(adapted - fine).max() < 0.2 * np.abs(coarse - fine).max()
+    with pytest.warns(UserWarning, match="steps=10"):
+        assert evaluate(model, Categorical(), x, jnp.arange(25) % 3, draws=2, steps=10, key=KEY)["evaluations"] == 10
+
+
+def test_a_model_of_adaptive_steps_has_the_same_dial(x):
+    model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2), key=KEY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it was not trained on a grid: nothing to say
+        coarse, fine = (predict(model, x[:5], draws=2, rtol=rtol, key=KEY) for rtol in (1e-2, 1e-4))
+        grid = predict(model, x[:5], draws=2, steps=320, key=KEY)
+    assert np.array_equal(coarse, predict(model, x[:5], draws=2, key=KEY))
+    assert np.abs(fine - grid).max() < 2e-3
+    assert isinstance(refined(model, steps=320).layers[1].solver, FixedGrid)
+
+
+class Decay(eqx.Module):
+    """dh/dt = -rate h, whatever the depth: h_1 = exp(-rate) h_0, and (1 - rate/n)^n h_0 by Euler."""
+
+    rate: jax.Array
+
+    def __call__(self, t, h):
+        return -self.rate * h
+
+
+def test_the_solver_error_of_a_known_solution_is_its_error():
+    still = bayesianize(
+        Decay(jnp.array([1.0])), prior=OU(rate=0.0, sigma=1e-9), drift=(1,), scale=lambda _: 1.0, key=KEY
+    )
+    spread = solver_error(still, Gaussian(0.3), jnp.array([[1.0], [2.0]]), draws=4, key=KEY)
+    error = np.exp(-1) - (1 - 1 / 20) ** 20
+    np.testing.assert_allclose(spread.solver[:, 0], [error, 2 * error], rtol=0.05)
+    np.testing.assert_allclose(spread.noise, 0.3, rtol=1e-6)
+    np.testing.assert_allclose(spread.weights, 0.0, atol=1e-6)
+
+
+class Push(eqx.Module):
+    """dh/dt = w: h_1 = h_0 + ∫ w dt."""
+
+    weight: jax.Array
+
+    def __call__(self, t, h):
+        return self.weight + 0 * h
+
+
+def test_the_weights_share_of_a_prediction_is_the_spread_of_their_integral():
+    """w = σ B: ∫ w dt has variance σ²/3; step doubling sees σ dt/2 of it less at each refinement, and little else."""
+    sigma, draws = 0.8, 2000
+    block = bayesianize(Push(jnp.zeros(1)), prior=OU(rate=0.0, sigma=sigma), drift=(1,), scale=lambda _: 1.0, key=KEY)
+    spread = solver_error(block, Laplace(0.5), jnp.zeros((1, 1)), draws=draws, key=KEY)
+    assert float(spread.weights[0, 0]) == pytest.approx(sigma / np.sqrt(3), rel=4 / np.sqrt(2 * draws) + 0.03)
+    assert float(spread.noise[0, 0]) == pytest.approx(0.5 * np.sqrt(2), rel=1e-5)
+    # Euler's ∫ is Σ w_k dt; against the path's own integral it is off by a normal of variance σ² dt² / 3.
+    assert float(spread.solver[0, 0]) == pytest.approx(sigma / 20 / np.sqrt(3), rel=0.25)
+
+
+def test_the_solver_error_of_classes_and_heavy_tails_and_deterministic_nets(model, x):
+    spread = solver_error(model, Categorical(), x, draws=8, key=KEY)
+    probs = np.asarray(jax.nn.softmax(predict(model, x, draws=8, key=KEY)), dtype=float)
+    np.testing.assert_allclose(spread.noise, np.sqrt((probs * (1 - probs)).mean(0)), rtol=0.05)
+    assert spread.weights.shape == spread.solver.shape == (25, 3)
+    assert np.all(np.isinf(solver_error(model, StudentT(2.0), x, draws=2, key=KEY).noise))
+    net = Deterministic(lambda x: jnp.sin(x))
+    assert np.all(np.asarray(solver_error(net, Gaussian(1.0), x, draws=2, key=KEY).solver) == 0)
+
+
+def test_draws_that_blow_up_are_refused_with_what_to_change():
+    wild = bayesianize(TimeMLP(1, (4,), activation=lambda h: h**3, gain=50.0, key=KEY), prior=OU(sigma=5.0), key=KEY)
+    with pytest.raises(ValueError, match="not finite: take more steps"):
+        wild(jnp.ones((2, 1)), key=KEY)
+    with pytest.raises(ValueError, match="of 3 draws are not finite: take more steps"):
+        predict(wild, jnp.ones((2, 1)), draws=3, key=KEY)
+
+
+def test_steps_exhausted_are_refused_with_what_to_change(x):
+    short = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-3, max_steps=3), key=KEY)
+    with pytest.raises(ValueError, match=r"1 of 1 draws did not reach depth 1.*raise max_steps"):
+        short(x, key=KEY)
+    with pytest.raises(ValueError, match=r"2 of 2 draws did not reach depth 1.*raise max_steps"):
+        predict(short, x, draws=2, key=KEY)

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from sdebnn import OU, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
+from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
+from sdebnn.data import toy
 
 KEY = jax.random.key(0)
 
@@ -213,3 +214,15 @@ def test_the_kl_weight_is_printed(capsys):
             kl_weight=weight,
         )
         assert words in capsys.readouterr().err
+
+
+def test_the_regulariser_makes_the_dynamics_smoother():
+    x, y = toy.wave(40, key=KEY)
+    model, ends = SDEBNN.mlp(1, 1, widths=(8,), drift=(4,), key=KEY), []
+    for weight in (0.0, 100.0):
+        fitted = fit(
+            model, Gaussian(0.1), x, y, key=KEY, epochs=300, draws=2, roughness_weight=weight, progress=False
+        )  # fmt: skip
+        ends.append(float(elbo(fitted.model, fitted.likelihood, x, y, key=KEY, draws=8, rough=True).roughness))
+        assert (fitted.history["roughness"][0] > 0) == (weight > 0)
+    assert ends[1] < 0.5 * ends[0]

@@ -20,6 +20,7 @@ from sdebnn import (
     Gaussian,
     Normal,
     Point,
+    Posterior,
     TimeConvLayer,
     TimeMLP,
     bayesianize,
@@ -35,7 +36,7 @@ KEY = jax.random.key(0)
 def test_1_with_a_zero_drift_net_the_posterior_is_the_prior():
     """The paper prints f_q = NN - f_p: at NN = 0 that runs away from the prior's mean."""
     prior, w0 = OU(rate=2.0, mean=0.0, sigma=1e-6), jnp.array([1.0, -3.0])
-    path = FixedGrid(1000).weights(prior, DriftNet(2, (2,), key=KEY), Point(w0), kl="full", key=KEY)
+    path = FixedGrid(1000).weights(Posterior(prior, DriftNet(2, (2,), key=KEY), Point(w0), "full"), key=KEY)
     np.testing.assert_allclose(path.w[-1], np.exp(-2.0) * w0, rtol=5e-3)
     assert path.kl == 0
 
@@ -59,7 +60,7 @@ def test_3_the_martingale_is_an_ito_sum():
 
     def martingales(key):
         args = (prior, drift, Point(jnp.ones(1)))
-        full, analytic = (FixedGrid(n).weights(*args, kl=kl, key=key) for kl in ("full", "analytic"))
+        full, analytic = (FixedGrid(n).weights(Posterior(*args, kl), key=key) for kl in ("full", "analytic"))
         w = full.w[:, 0]
         dB = (jnp.diff(w) - (prior.drift(0.0, w[:-1]) + drift(0.0, w[:-1])) / n) / sigma
         midpoint = jnp.sum(0.5 * (drift(0.0, w[1:]) + drift(0.0, w[:-1])) / sigma * dB)
@@ -93,7 +94,7 @@ class Constant(eqx.Module):
 
 def test_4_the_horizon_is_one_the_half_is_in_the_kl_and_stl_is_not_the_analytic_estimator():
     constant = Constant(jnp.array(0.6))
-    paths = {kl: FixedGrid(50).weights(OU(sigma=0.3), constant, Point(jnp.zeros(2)), kl=kl, key=KEY)
+    paths = {kl: FixedGrid(50).weights(Posterior(OU(sigma=0.3), constant, Point(jnp.zeros(2)), kl), key=KEY)
              for kl in ("analytic", "full", "stl")}  # fmt: skip
     assert paths["analytic"].t[-1] == 1.0
     assert paths["analytic"].kl == pytest.approx(0.5 * 2 * (0.6 / 0.3) ** 2, rel=1e-5)  # ½ |u|², over exactly 1
@@ -101,11 +102,8 @@ def test_4_the_horizon_is_one_the_half_is_in_the_kl_and_stl_is_not_the_analytic_
     assert abs(paths["stl"].kl - paths["analytic"].kl) > 0.1
 
     def end(key):
-        return (
-            FixedGrid(400)
-            .weights(OU(), DriftNet(1, (1,), key=KEY), Point(jnp.ones(1)), kl="analytic", key=key)
-            .w[-1, 0]
-        )
+        law = Posterior(OU(), DriftNet(1, (1,), key=KEY), Point(jnp.ones(1)))
+        return FixedGrid(400).weights(law, key=key).w[-1, 0]
 
     ends = np.asarray(jax.vmap(end)(jax.random.split(KEY, 4096)), dtype=float)
     mean, std = exact.ou_moments(1.0, 0.0, 0.1, 1.0, 1.0)  # at t = 0.53 the mean would be 0.59, not 0.37

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sdebnn import verify
+from sdebnn import FixedGrid, verify
 
 
 @pytest.mark.parametrize("group", verify.SUITE, ids=lambda group: group.__name__)
@@ -36,21 +36,21 @@ def test_the_suite_sees_a_drift_of_the_wrong_sign(monkeypatch):
 
 @pytest.mark.usefixtures("_fresh_caches")
 def test_the_suite_sees_a_horizon_that_is_not_one(monkeypatch):
-    times = verify.FixedGrid.times
-    monkeypatch.setattr(verify.FixedGrid, "times", lambda self, dtype=float: 0.53 * times(self, dtype))
+    times = FixedGrid.times
+    monkeypatch.setattr(FixedGrid, "times", lambda self, dtype=float: 0.53 * times(self, dtype))
     failed = [theorem.name for theorem in verify.marginals(jax.random.key(0)) if not theorem.passed]
     assert "the horizon is exactly 1" in failed
 
 
 @pytest.mark.usefixtures("_fresh_caches")
 def test_the_suite_sees_a_missing_half_in_the_kl(monkeypatch):
-    weights = verify.FixedGrid.weights
+    weights = FixedGrid.weights
 
-    def doubled(self, prior, drift, initial, *, kl, key):
-        path = weights(self, prior, drift, initial, kl=kl, key=key)
+    def doubled(self, process, *, key):
+        path = weights(self, process, key=key)
         return path._replace(kl=2 * path.kl)
 
-    monkeypatch.setattr(verify.FixedGrid, "weights", doubled)
+    monkeypatch.setattr(FixedGrid, "weights", doubled)
     failed = [theorem.name for theorem in verify.path_kl(jax.random.key(0)) if not theorem.passed]
     assert "KL between two OU paths (analytic)" in failed
 

@@ -7,7 +7,7 @@ With u = (f_q - f_p) / σ = NN_φ / σ, along a path of Q:   log dQ/dP = ½ ∫|
 ∫ v·dB has mean zero if, and only if, v is taken at the left end of each step and the step does not look ahead.
 """
 
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ Estimator = Literal["analytic", "full", "stl"]
 Hidden = Float[Array, "example *state"]
 
 
+@runtime_checkable
 class Process(Protocol):
     """The posterior of the weights, dw = (f_p + NN_φ) dt + σ dB from w_0, and how its KL is estimated."""
 
@@ -40,6 +41,7 @@ class Posterior(eqx.Module):
     kl: Estimator = eqx.field(default="analytic", static=True)
 
 
+@runtime_checkable
 class Dynamics(Process, Protocol):
     """All that is solved: the weights, and the hidden units dh = f_h dt through them. An ``SDEBlock`` is one."""
 

@@ -71,7 +71,7 @@ def _node(dynamics: Dynamics, steps: int, k: Any, shadow: Both) -> Node:
     return Node(slopes, 0.5 * jnp.sum((correction / sigma) ** 2), v)
 
 
-def _sum(*terms: tuple[float, Both]) -> Both:
+def _sum(*terms: tuple[Any, Both]) -> Both:
     """Σ factor · state."""
     factors, states = zip(*terms, strict=True)
     return jax.tree.map(lambda *parts: sum(f * x for f, x in zip(factors, parts, strict=True)), *states)

@@ -20,7 +20,7 @@ class NoiseOnWeights(diffrax.AbstractTerm):
 
     sigma: float
     path: diffrax.AbstractBrownianPath
-    still: PyTree[Array]
+    still: PyTree
 
     def vf(self, t: Any, y: Any, args: Any) -> Any:
         """σ, whatever the state: the noise is additive."""

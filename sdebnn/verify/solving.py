@@ -98,9 +98,10 @@ def loss_and_gradient(
     return jax.jit(jax.value_and_grad(loss))(flat)
 
 
-def relative(value: Array, reference: Array) -> float:
+def relative(value: Array | np.ndarray, reference: Array | np.ndarray) -> float:
     """|value - reference| / |reference|."""
-    return float(jnp.linalg.norm(value - reference) / jnp.linalg.norm(reference))
+    value, reference = np.asarray(value), np.asarray(reference)
+    return float(np.linalg.norm(value - reference) / np.linalg.norm(reference))
 
 
 def refining(key: PRNGKeyArray) -> Iterator[Theorem]:

@@ -4,15 +4,17 @@ import diffrax
 import equinox as eqx
 import exact
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import OU, DriftNet, FixedGrid, LinearDrift, Normal, Point, verify
+from sdebnn import OU, DriftNet, FixedGrid, Gaussian, LinearDrift, Normal, Point, Posterior, elbo, verify
 from sdebnn.integrate import Noise
 
 STEPS = 10
+KEY = jax.random.key(0)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +65,19 @@ class OnWeights(diffrax.AbstractTerm):
 
 
 @pytest.mark.parametrize(
-    ("method", "solver"), [("euler", diffrax.Euler()), ("heun", diffrax.Heun()), ("sra1", diffrax.SRA1())]
+    ("method", "solver"),
+    [
+        ("euler", diffrax.Euler()),
+        ("heun", diffrax.Heun()),
+        ("sra1", diffrax.SRA1()),
+        ("reversible_heun", diffrax.ReversibleHeun()),
+    ],
 )
 def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift, method, solver):
     prior, w0, h0 = OU(rate=1.5, mean=0.1, sigma=0.4), jnp.array([0.5, -0.2, 1.0]), jnp.array([[0.3], [-0.7]])
     noise = FixedGrid(STEPS, "sra1").noise(3, float, key=jax.random.key(2))
     grid = FixedGrid(STEPS, method)
-    w, stages, _ = grid.drive(prior, drift, w0, noise)
+    w, stages = grid.drive(Posterior(prior, drift, Point(w0)), w0, noise)
 
     def field(t, state, _):
         w, h = state
@@ -77,13 +85,14 @@ def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift,
 
     terms = diffrax.MultiTerm(diffrax.ODETerm(field), OnWeights(prior.sigma, Given(noise)))
     solution = diffrax.diffeqsolve(terms, solver, 0.0, 1.0, 1 / STEPS, (w0, h0))
-    for ours, theirs in zip((w[-1], grid.hidden(f_h, stages, h0)), solution.ys, strict=True):
+    for ours, theirs in zip((w[-1], grid.hidden(f_h, stages.weights, h0)[0]), solution.ys, strict=True):
         np.testing.assert_allclose(ours, theirs[-1], rtol=1e-4, atol=1e-5)
 
 
 def test_the_kl_is_the_log_density_ratio_of_the_chains_step_by_step(drift):
     prior, sigma = OU(rate=1.5, mean=0.1, sigma=0.4), 0.4
-    path = FixedGrid(STEPS).weights(prior, drift, Point(jnp.array([0.5, -0.2, 1.0])), kl="full", key=jax.random.key(2))
+    law = Posterior(prior, drift, Point(jnp.array([0.5, -0.2, 1.0])), "full")
+    path = FixedGrid(STEPS).weights(law, key=jax.random.key(2))
     w, t = path.w[:-1], path.t[:-1]
     f_p = np.asarray(jax.vmap(prior.drift)(t, w))
     f_q = f_p + np.asarray(jax.vmap(drift)(t, w))
@@ -103,7 +112,7 @@ def test_the_analytic_kl_averages_to_the_dense_kl_of_the_two_chains():
     kl = exact.gaussian_kl(*q, *p)
     keys = jax.random.split(jax.random.key(0), 4096)
     for estimator in ("analytic", "full", "stl"):
-        draw = partial(FixedGrid(STEPS).weights, OU(sigma=sigma), drift, Point(jnp.array([w0])), kl=estimator)
+        draw = partial(FixedGrid(STEPS).weights, Posterior(OU(sigma=sigma), drift, Point(jnp.array([w0])), estimator))
         nats = np.asarray(jax.vmap(lambda key, draw=draw: draw(key=key).kl)(keys), dtype=float)
         assert abs(nats.mean() - kl) < 4 * nats.std() / 64
 
@@ -130,16 +139,69 @@ def test_the_evidence_of_the_yardstick_is_that_of_the_dense_chain():
     assert problem.log_evidence() == pytest.approx(expected, abs=2e-3)
 
 
+@pytest.mark.parametrize("kl", ["analytic", "full", "stl"])
+def test_how_gradients_flow_changes_neither_values_nor_gradients(kl):
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        grids = [FixedGrid(12, "reversible_heun", how) for how in ("backprop", "checkpoint", "reversible")]
+        outcomes = [
+            verify.loss_and_gradient(verify.small_model(grid, kl, key=KEY), x, key=KEY, rough=True) for grid in grids
+        ]
+    for value, gradient in outcomes[1:]:
+        assert float(value) == pytest.approx(float(outcomes[0][0]), rel=1e-13)
+        assert verify.relative(gradient, outcomes[0][1]) < 1e-12
+
+
+def test_reversible_steps_undo_bridged_noise_and_many_draws_too():
+    """The gradient of an ELBO of three draws, on a grid of 30 steps whose noise was drawn on 20."""
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+
+        def gradient(how):
+            model = verify.small_model(FixedGrid(30, "reversible_heun", how, noise_steps=20), "full", key=KEY)
+            loss = lambda model: elbo(model, Gaussian(0.3), x, jnp.sin(x), key=KEY, draws=3).elbo  # noqa: E731
+            return jax.flatten_util.ravel_pytree(eqx.filter_jit(eqx.filter_grad(loss))(model))[0]
+
+        assert verify.relative(gradient("reversible"), gradient("backprop")) < 1e-12
+
+
+def test_reversible_gradients_are_those_of_finite_differences():
+    with jax.enable_x64(True):
+        model = verify.small_model(FixedGrid(8, "reversible_heun", "reversible"), "full", key=KEY)
+        x = jnp.linspace(-1.0, 1.0, 3)[:, None]
+        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+        flat, unravel = jax.flatten_util.ravel_pytree(parameters)
+        direction = jax.random.normal(KEY, flat.shape)
+
+        @jax.jit
+        @jax.value_and_grad
+        def along(step):
+            solution = eqx.combine(unravel(flat + step * direction), rest).solve(x, key=KEY, rough=True)
+            return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness
+
+        difference = (along(1e-5)[0] - along(-1e-5)[0]) / 2e-5
+        assert float(along(0.0)[1]) == pytest.approx(float(difference), rel=1e-7)
+
+
+def test_the_roughness_is_the_change_of_slope_from_step_to_step(drift):
+    grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
+    path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=KEY)
+    states, roughness = grid.hidden(f_h, path.stages, h0, every=True, rough=True)
+    slopes = np.diff(np.asarray(states, dtype=float), axis=0) * STEPS
+    assert float(roughness) == pytest.approx(np.mean(np.diff(slopes, axis=0) ** 2, axis=(1, 2)).sum(), rel=1e-3)
+    assert grid.hidden(f_h, path.stages, h0)[1] == 0
+
+
 def test_checkpointing_changes_memory_and_nothing_else(drift):
     h0 = jnp.ones((512, 1))
     outcomes, memory = [], []
-    for checkpoint in (True, False):
-        grid = FixedGrid(64, checkpoint=checkpoint)
+    for gradient in ("checkpoint", "backprop"):
+        grid = FixedGrid(64, gradient=gradient)
 
         def loss(h0, grid=grid):
-            path = grid.weights(OU(sigma=0.3), drift, Point(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
+            path = grid.weights(Posterior(OU(sigma=0.3), drift, Point(jnp.ones(3))), key=jax.random.key(0))
             deep = lambda t, h, w: jnp.sin(jnp.tanh(jnp.cos(f_h(t, h, w))) * jnp.exp(-h))  # noqa: E731
-            return jnp.sum(grid.hidden(deep, path.stages, h0) ** 2)
+            return jnp.sum(grid.hidden(deep, path.stages, h0)[0] ** 2)
 
         compiled = jax.jit(jax.value_and_grad(loss)).lower(h0).compile()
         outcomes.append(compiled(h0))
@@ -151,8 +213,8 @@ def test_checkpointing_changes_memory_and_nothing_else(drift):
 
 def test_every_state_starts_at_the_input_and_ends_at_the_output(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
-    path = grid.weights(OU(), drift, Normal(jnp.ones(3)), kl="analytic", key=jax.random.key(0))
-    states = grid.hidden(f_h, path.stages, h0, every=True)
+    path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=jax.random.key(0))
+    states, _ = grid.hidden(f_h, path.stages, h0, every=True)
     assert states.shape == (STEPS + 1, 2, 1)
     assert np.array_equal(states[0], h0)
-    assert np.array_equal(states[-1], grid.hidden(f_h, path.stages, h0))
+    assert np.array_equal(states[-1], grid.hidden(f_h, path.stages, h0)[0])
