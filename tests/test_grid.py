@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from sdebnn import OU, DriftNet, FixedGrid, Gaussian, LinearDrift, Normal, Point, Posterior, elbo, verify
-from sdebnn.integrate import Noise
+from sdebnn.integrate import METHODS, Noise
 
 STEPS = 10
 KEY = jax.random.key(0)
@@ -64,18 +64,49 @@ class OnWeights(diffrax.AbstractTerm):
         return vf * control, jnp.zeros((2, 1))
 
 
+_Coefficients = type(diffrax.SRA1.tableau.coeffs_w)  # diffrax does not name it in public
+_BETA = (18 - 3 * np.sqrt(15)) / 14
+
+
+class Ralston3(diffrax.AbstractSRK, diffrax.AbstractStratonovichSolver):
+    """The same coefficients, stepped by diffrax."""
+
+    tableau = diffrax.StochasticButcherTableau(
+        c=np.array([0.5, 0.75]),
+        a=[np.array([0.5]), np.array([0.0, 0.75])],
+        b_sol=np.array([2 / 9, 1 / 3, 4 / 9]),
+        b_error=None,
+        coeffs_w=_Coefficients(a=np.array([0.0, 0.5, 0.75]), b_sol=np.array(1.0)),
+        coeffs_hh=_Coefficients(a=np.array([0.0, 3 - 4 / 3 * _BETA, _BETA]), b_sol=np.array(0.0)),
+        coeffs_kk=None,
+        ignore_stage_f=None,
+        ignore_stage_g=None,
+    )
+
+
+def test_the_coefficients_satisfy_the_conditions_of_their_order():
+    method = METHODS["ralston3"]
+    b, c, alpha, beta = (np.array(row) for row in (method.shares, method.c, method.alpha, method.beta))
+    a = np.array([(*row, *[0.0] * (3 - len(row))) for row in method.a])
+    for value, condition in (
+        (b.sum(), 1), (b @ c, 1 / 2), (b @ c**2, 1 / 3), (b @ a @ c, 1 / 6),  # order 3 in the drift
+        (b @ alpha, 1 / 2), (b @ beta, 1), (b @ (alpha**2 + beta**2 / 12), 1 / 2),  # strong order 1.5
+    ):  # fmt: skip
+        assert value == pytest.approx(condition, abs=1e-14)
+
+
 @pytest.mark.parametrize(
     ("method", "solver"),
     [
         ("euler", diffrax.Euler()),
         ("heun", diffrax.Heun()),
-        ("sra1", diffrax.SRA1()),
+        ("ralston3", Ralston3()),
         ("reversible_heun", diffrax.ReversibleHeun()),
     ],
 )
 def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift, method, solver):
     prior, w0, h0 = OU(rate=1.5, mean=0.1, sigma=0.4), jnp.array([0.5, -0.2, 1.0]), jnp.array([[0.3], [-0.7]])
-    noise = FixedGrid(STEPS, "sra1").noise(3, float, key=jax.random.key(2))
+    noise = FixedGrid(STEPS, "ralston3").noise(3, float, key=jax.random.key(2))
     grid = FixedGrid(STEPS, method)
     w, stages = grid.drive(Posterior(prior, drift, Point(w0)), w0, noise)
 

@@ -11,7 +11,8 @@ Solver = FixedGrid | Adaptive
 def redialled(solver: Solver, *, steps: int | None = None, rtol: float | None = None) -> Solver:
     """The solver with so many equal steps, or with this tolerance; a key names the same Brownian path in both.
 
-    A grid keeps its method, and gives way to ``Adaptive`` for a tolerance; ``Adaptive`` to SRA1 for a number of steps.
+    A grid keeps its method, and gives way to ``Adaptive`` for a tolerance; ``Adaptive`` to
+    "ralston3" for a number of steps.
     """
     if (steps is None) == (rtol is None):
         raise ValueError(f"steps={shown(steps)} and rtol={shown(rtol)}: pass one of the two.")
@@ -25,7 +26,7 @@ def redialled(solver: Solver, *, steps: int | None = None, rtol: float | None = 
         return Adaptive(rtol, noise_steps=solver.base)
     assert steps is not None
     if isinstance(solver, Adaptive):
-        return FixedGrid(steps, "sra1", noise_steps=solver.base)
+        return FixedGrid(steps, "ralston3", noise_steps=solver.base)
     if steps == solver.steps:
         return solver
     return FixedGrid(steps, solver.method, solver.gradient, solver.unroll, noise_steps=solver.base)

@@ -26,7 +26,7 @@ Gradient = Literal["backprop", "checkpoint", "reversible"]
 class FixedGrid(eqx.Module):
     """Equal steps over depth [0, 1].
 
-    ``method``: "euler", "heun", "sra1" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
+    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
     ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.

@@ -3,6 +3,7 @@
 dw = f(t, w) dt + σ dB with constant σ, so that Itô and Stratonovich agree;   dh = f_h(t, h, w) dt
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from sdebnn.integrate.brownian import Noise
 from sdebnn.integrate.paths import Hidden, Process
 from sdebnn.processes import Depth, Weights
 
-MethodName = Literal["euler", "heun", "sra1", "reversible_heun"]
+MethodName = Literal["euler", "heun", "ralston3", "reversible_heun"]
 Field = Callable[[Depth, Hidden, PyTree[Array]], Hidden]
 
 
@@ -24,24 +25,32 @@ class Stages(NamedTuple):
     corrections: tuple[Weights, ...]
 
 
+def _along(y: Array, dt: float, weights: tuple[float, ...], slopes: list[Array]) -> Array:
+    """y + dt Σ weight · slope."""
+    terms = [weight * slope for weight, slope in zip(weights, slopes, strict=True) if weight]
+    return y + dt * sum(terms[1:], start=terms[0]) if terms else y
+
+
 class RungeKutta(NamedTuple):
-    """A method of one or two stages, per step of length dt:
+    """An explicit method of a few stages, per step of length dt:
 
-    y_0 = y,   y_1 = y + c dt f(t, y) + σ (a ΔB + b A),   y ← y + dt Σ share_i f(t + c_i dt, y_i) + σ ΔB,
+    y_i = y + dt Σ_j a_ij f(t + c_j dt, y_j) + σ (α_i ΔB + β_i A),     y ← y + dt Σ_i share_i f(t + c_i dt, y_i) + σ ΔB
 
-    where A is the step's space-time Lévy area.
+    where A is the step's space-time Lévy area. The noise is additive: the strong order is 1 if the shares add up to 1,
+    and 1.5 if also Σ share c = Σ share α = ½, Σ share β = 1 and Σ share (α² + β² / 12) = ½ (Rößler 2010).
     """
 
-    order: float  # strong, since the noise is additive
+    order: float  # strong
     shares: tuple[float, ...]
-    c: float = 0.0
-    a: float = 0.0
-    b: float = 0.0
+    c: tuple[float, ...]
+    a: tuple[tuple[float, ...], ...]
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
 
     @property
     def needs_area(self) -> bool:
         """Whether a step uses the Lévy area."""
-        return bool(self.b)
+        return any(self.beta)
 
     def evaluations(self, steps: int) -> int:
         """Of f_h, in so many steps."""
@@ -53,17 +62,19 @@ class RungeKutta(NamedTuple):
 
     def weights_step(self, process: Process, w: Weights, t: Depth, dt: float, noise: Noise) -> tuple[Weights, Stages]:
         """Advance the weights; the stages carry the hidden units through the same step."""
-        prior, drift = process.prior, process.drift
-        corrections = [drift(t, w)]
-        slopes = [prior.drift(t, w) + corrections[0]]
-        weights = [w]
-        if self.c:
-            push = self.a * noise.dB if noise.area is None else self.a * noise.dB + self.b * noise.area
-            weights.append(w + self.c * dt * slopes[0] + prior.sigma * push)
-            corrections.append(drift(t + self.c * dt, weights[1]))
-            slopes.append(prior.drift(t + self.c * dt, weights[1]) + corrections[1])
-        slope = sum(share * slope for share, slope in zip(self.shares, slopes, strict=True))
-        return w + slope * dt + prior.sigma * noise.dB, Stages(tuple(weights), tuple(corrections))
+        prior = process.prior
+        weights, corrections, slopes = [], [], []
+        for c, row, alpha, beta in zip(self.c, self.a, self.alpha, self.beta, strict=True):
+            w_i = _along(w, dt, row, slopes)
+            if alpha:
+                w_i = w_i + prior.sigma * alpha * noise.dB
+            if beta:
+                w_i = w_i + prior.sigma * beta * noise.area
+            weights.append(w_i)
+            corrections.append(process.drift(t + c * dt, w_i))
+            slopes.append(prior.drift(t + c * dt, w_i) + corrections[-1])
+        after = _along(w, dt, self.shares, slopes) + prior.sigma * noise.dB
+        return after, Stages(tuple(weights), tuple(corrections))
 
     def weights_of(self, w: Weights) -> Weights:
         """w, out of the state."""
@@ -77,11 +88,10 @@ class RungeKutta(NamedTuple):
         self, f_h: Field, h: Hidden, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
     ) -> tuple[Hidden, Hidden]:
         """Advance the hidden units through the stages' weights; beside them, a slope of the step."""
-        slope = first = f_h(t, h, stages[0])
-        if self.c:
-            second = f_h(t + self.c * dt, h + first * (self.c * dt), stages[1])
-            slope = self.shares[0] * first + self.shares[1] * second
-        return h + slope * dt, first
+        slopes: list[Hidden] = []
+        for c, row, random in zip(self.c, self.a, stages, strict=True):
+            slopes.append(f_h(t + c * dt, _along(h, dt, row, slopes), random))
+        return _along(h, dt, self.shares, slopes), slopes[0]
 
     def hidden_of(self, h: Hidden) -> Hidden:
         """h, out of the state."""
@@ -150,9 +160,22 @@ class ReversibleHeun(NamedTuple):
 
 Method = RungeKutta | ReversibleHeun
 
+# The two roots of 28 β_3² - 72 β_3 + 27 = 0, with β_2 = 3 - 4/3 β_3, give order 1.5; this one errs less.
+_BETA_3 = (18 - 3 * math.sqrt(15)) / 14
+
 METHODS: dict[str, Method] = {
-    "euler": RungeKutta(1.0, shares=(1.0,)),  # Euler-Maruyama
-    "heun": RungeKutta(1.0, shares=(0.5, 0.5), c=1.0, a=1.0),  # stochastic Heun: order 2 in the drift
-    "sra1": RungeKutta(1.5, shares=(1 / 3, 2 / 3), c=0.75, a=0.75, b=1.5),  # Rößler's SRA1
+    # Euler-Maruyama
+    "euler": RungeKutta(1.0, shares=(1.0,), c=(0.0,), a=((),), alpha=(0.0,), beta=(0.0,)),
+    # stochastic Heun: order 2 in the drift
+    "heun": RungeKutta(1.0, (0.5, 0.5), c=(0.0, 1.0), a=((), (1.0,)), alpha=(0.0, 1.0), beta=(0.0, 0.0)),
+    # Ralston's method of order 3 in the drift, with noise in its stages that makes the strong order 1.5
+    "ralston3": RungeKutta(
+        1.5,
+        shares=(2 / 9, 1 / 3, 4 / 9),
+        c=(0.0, 0.5, 0.75),
+        a=((), (0.5,), (0.0, 0.75)),
+        alpha=(0.0, 0.5, 0.75),
+        beta=(0.0, 3 - 4 / 3 * _BETA_3, _BETA_3),
+    ),
     "reversible_heun": ReversibleHeun(),
 }

@@ -59,7 +59,7 @@ def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
     with jax.enable_x64(True):
         dB, area = jax.random.normal(key, (2, paths, finest, 2)) / math.sqrt(finest)
         area = area / math.sqrt(12)
-        reference = jax.jit(jax.vmap(partial(ends, method="sra1")))(Noise(dB, area))
+        reference = jax.jit(jax.vmap(partial(ends, method="ralston3")))(Noise(dB, area))
         for name in METHOD_NAMES:
             errors = [
                 jax.jit(jax.vmap(partial(ends, method=name)))(jax.vmap(partial(coarser, steps=n))(dB, area)) - reference
@@ -109,7 +109,7 @@ def refining(key: PRNGKeyArray) -> Iterator[Theorem]:
     counts, paths = (20, 40, 80, 160), 128
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
-        for name in ("euler", "sra1"):
+        for name in ("euler", "ralston3"):
             block = bayesianize(
                 TimeMLP(1, (4,), key=key), prior=OU(sigma=1.0), drift=_wavy, solver=FixedGrid(20, name), key=key
             )
@@ -132,7 +132,7 @@ def adaptive(key: PRNGKeyArray) -> Iterator[Theorem]:
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         errors = []
-        fine = small_model(FixedGrid(2000, "sra1", noise_steps=1), key=key)
+        fine = small_model(FixedGrid(2000, "ralston3", noise_steps=1), key=key)
         _, reference = loss_and_gradient(fine, x, key=key)
         for rtol in (1e-2, 1e-4):
             law = Adaptive(rtol, solver=diffrax.Heun(), adjoint=diffrax.BacksolveAdjoint())
