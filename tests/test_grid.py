@@ -170,13 +170,13 @@ def test_the_evidence_of_the_yardstick_is_that_of_the_dense_chain():
     assert problem.log_evidence() == pytest.approx(expected, abs=2e-3)
 
 
-@pytest.mark.parametrize("kl", ["analytic", "full", "stl"])
-def test_how_gradients_flow_changes_neither_values_nor_gradients(kl):
+def test_how_gradients_flow_changes_neither_values_nor_gradients():
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         grids = [FixedGrid(12, "reversible_heun", how) for how in ("backprop", "checkpoint", "reversible")]
         outcomes = [
-            verify.loss_and_gradient(verify.small_model(grid, kl, key=KEY), x, key=KEY, rough=True) for grid in grids
+            verify.loss_and_gradient(verify.small_model(grid, "full", key=KEY), x, key=KEY, rough=True)
+            for grid in grids
         ]
     for value, gradient in outcomes[1:]:
         assert float(value) == pytest.approx(float(outcomes[0][0]), rel=1e-13)

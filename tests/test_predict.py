@@ -123,8 +123,7 @@ def test_a_model_of_adaptive_steps_has_the_same_dial(x):
         warnings.simplefilter("error")  # it was not trained on a grid: nothing to say
         coarse, fine = (predict(model, x[:5], draws=2, rtol=rtol, key=KEY) for rtol in (1e-2, 1e-4))
         grid = predict(model, x[:5], draws=2, steps=320, key=KEY)
-    assert np.array_equal(coarse, predict(model, x[:5], draws=2, key=KEY))
-    assert np.abs(fine - grid).max() < 2e-3
+    assert np.abs(fine - grid).max() < 2e-3 < np.abs(coarse - grid).max()
     assert isinstance(refined(model, steps=320).layers[1].solver, FixedGrid)
 
 
@@ -188,7 +187,5 @@ def test_draws_that_blow_up_are_refused_with_what_to_change():
 
 def test_steps_exhausted_are_refused_with_what_to_change(x):
     short = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-3, max_steps=3), key=KEY)
-    with pytest.raises(ValueError, match=r"1 of 1 draws did not reach depth 1.*raise max_steps"):
-        short(x, key=KEY)
     with pytest.raises(ValueError, match=r"2 of 2 draws did not reach depth 1.*raise max_steps"):
         predict(short, x, draws=2, key=KEY)
