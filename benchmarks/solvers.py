@@ -3,7 +3,8 @@
 1. Memory and time of one gradient against the number of steps, for the four ways in which gradients flow.
 2. Error of a trained model's draws against evaluations of its field: fixed grids beside adaptive steps, all under the
    Brownian paths that the same keys name, against a grid of 2000 steps of the order-1.5 method.
-3. What the roughness regulariser costs in fit and saves in steps.
+3. Error of the stochastic adjoint's gradient against the tolerance, in float64.
+4. What the roughness regulariser costs in fit and saves in steps.
 
     python benchmarks/solvers.py [--json FILE] [--picture FILE] [--quick]
 """
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sdebnn
+from sdebnn import verify
 from sdebnn.data import toy
 from sdebnn.models import map_blocks
 
@@ -145,6 +147,23 @@ def third(rows: list[dict[str, Any]]) -> tuple[float, float]:
     return euler, min(enough)
 
 
+def adjoint_errors(tolerances: tuple[float, ...]) -> list[dict[str, Any]]:
+    """The adjoint equation's gradient against that of 512 steps of ralston3 under the same Brownian path."""
+    base, key, rows = 512, jax.random.key(0), []
+    with jax.enable_x64(True):
+        x = jnp.linspace(-1.0, 1.0, 5)[:, None]
+        model = verify.small_model(sdebnn.FixedGrid(base, "ralston3"), key=key)
+        _, reference = verify.loss_and_gradient(model, x, key=key)
+        for rtol in tolerances:
+            law = sdebnn.Adaptive(
+                rtol, solver=diffrax.Heun(), adjoint=diffrax.BacksolveAdjoint(), max_steps=100_000, noise_steps=base
+            )
+            _, gradient = verify.loss_and_gradient(verify.small_model(law, key=key), x, key=key)
+            rows.append({"rtol": rtol, "error": verify.relative(gradient, reference)})
+            print(f"rtol={rtol:<8g}{rows[-1]['error']:12.2e}", flush=True)
+    return rows
+
+
 def trade_off(epochs: int, weights: tuple[float, ...]) -> list[dict[str, Any]]:
     """Fit and cost against the weight of the roughness."""
     held_out = toy.wave(400, key=jax.random.key(3))
@@ -172,13 +191,14 @@ def trade_off(epochs: int, weights: tuple[float, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(path: Path, costs: list, found: list, trade: list) -> None:
+def picture(path: Path, costs: list, found: list, adjoint: list, trade: list) -> None:
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 4, figsize=(19, 4.4), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(14, 8), layout="constrained")
+    panels = grid.ravel()
     for gradient in GRADIENTS:
         rows = [row for row in costs if row["gradient"] == gradient]
         steps = [row["steps"] for row in rows]
@@ -193,12 +213,16 @@ def picture(path: Path, costs: list, found: list, trade: list) -> None:
             [r["evaluations"] for r in rows], [r["error"] for r in rows], style, markersize=4, label=solver
         )
     euler, _ = third(found)
-    panels[2].axhline(euler, color="#999", linewidth=0.8, linestyle=":")
+    panels[2].axhline(euler, color="#999", linewidth=0.8, linestyle=":", label="Euler, 20 steps")
     _label(panels[2], "Error of a trained model's draws", "evaluations of the field", "root mean square error")
+    panels[3].loglog([row["rtol"] for row in adjoint], [row["error"] for row in adjoint], "o-", label="Heun, backsolve")
+    _label(panels[3], "The stochastic adjoint", "rtol", "relative error of the gradient")
     weights = [max(row["weight"], 1e-2) for row in trade]
     for name, label in (("nll", "20 steps, as trained"), ("nll_5_steps", "5 steps")):
-        panels[3].semilogx(weights, [row[name] for row in trade], "o-", label=label)
-    _label(panels[3], "The regulariser's trade-off", "weight of the roughness (0 drawn at 0.01)", "held-out NLL")
+        panels[4].semilogx(weights, [row[name] for row in trade], "o-", label=label)
+    _label(panels[4], "The regulariser: fit", "weight of the roughness (0 drawn at 0.01)", "held-out NLL")
+    panels[5].semilogx(weights, [row["solver_error"] for row in trade], "o-", label="error of 20 Euler steps")
+    _label(panels[5], "The regulariser: solver", "weight of the roughness (0 drawn at 0.01)", "solver_error, mean")
     figure.savefig(path, dpi=110)
 
 
@@ -227,6 +251,8 @@ def main() -> None:
     print(
         f"Euler-20's error {euler:.4f} takes ralston3 {evaluations:g} evaluations: {evaluations / 20:.2f} of Euler's."
     )
+    print("\nThe stochastic adjoint's gradient, relative error")
+    adjoint = adjoint_errors(TOLERANCES[:2] if options.quick else (1e-1, *TOLERANCES[:3]))
     print("\nThe roughness regulariser")
     trade = trade_off(epochs, (0.0, 1.0) if options.quick else (0.0, 0.1, 1.0, 10.0))
     if options.json:
@@ -240,10 +266,10 @@ def main() -> None:
             }
             | {"python": platform.python_version()},
         }
-        table = {"gradients": costs, "errors": found, "trade_off": trade}
+        table = {"gradients": costs, "errors": found, "adjoint": adjoint, "trade_off": trade}
         options.json.write_text(json.dumps({**about, **table}, indent=2) + "\n")
     if options.picture:
-        picture(options.picture, costs, found, trade)
+        picture(options.picture, costs, found, adjoint, trade)
 
 
 TOY = {"widths": (64,), "gain": 1.0, "augment": 6}  # smooth dynamics: nothing here needs to fold
