@@ -20,7 +20,17 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
-from sdebnn.integrate import Estimator, FixedGrid, Hidden, Solution, Solver, WeightPath, check_estimator, redialled
+from sdebnn.integrate import (
+    Adaptive,
+    Estimator,
+    FixedGrid,
+    Hidden,
+    Solution,
+    Solver,
+    WeightPath,
+    check_estimator,
+    redialled,
+)
 from sdebnn.processes import OU, Depth, Drift, DriftNet, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
@@ -81,8 +91,9 @@ class SDEBlock(eqx.Module):
         self.solver.check_kl(self.kl)
 
     def with_solver(self, solver: Solver) -> "SDEBlock":
-        """The same block, solved otherwise."""
-        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, self.kl)
+        """The same block, solved otherwise; in adaptive steps its KL is the analytic estimate, of the same mean."""
+        kl = "analytic" if isinstance(solver, Adaptive) else self.kl
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, kl)
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""

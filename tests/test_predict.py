@@ -117,6 +117,15 @@ def test_other_steps_are_solved_with_a_word_about_training_and_counted(model, x)
         assert evaluate(model, Categorical(), x, jnp.arange(25) % 3, draws=2, steps=10, key=KEY)["evaluations"] == 10
 
 
+def test_a_model_trained_with_stl_can_be_solved_to_a_tolerance(x):
+    model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), kl="stl", key=KEY)
+    with pytest.warns(UserWarning, match="rtol=0.01"):
+        scores = evaluate(model, Gaussian(1.0), x, x[:, :1], draws=2, rtol=1e-2, key=KEY)
+    assert np.isfinite(scores["nll"])
+    assert refined(model, steps=40).layers[1].kl == "stl"
+    assert refined(model, rtol=1e-2).layers[1].kl == "analytic"
+
+
 def test_a_model_of_adaptive_steps_has_the_same_dial(x):
     model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2), key=KEY)
     with warnings.catch_warnings():

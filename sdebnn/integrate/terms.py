@@ -43,11 +43,10 @@ class _NoPath(diffrax.AbstractBrownianPath):
     levy_area: Any = diffrax.SpaceTimeLevyArea
 
     def evaluate(self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False) -> Any:
-        zero = jnp.zeros(2, jnp.float32)
+        zero = jnp.zeros(2)
         return diffrax.SpaceTimeLevyArea(dt=t1 - t0, W=zero, H=zero) if use_levy else zero
 
 
-_START = (np.ones(2, np.float32), np.ones((), np.float32))
 _ADJOINTS = (diffrax.RecursiveCheckpointAdjoint, diffrax.DirectAdjoint, diffrax.BacksolveAdjoint)
 
 
@@ -55,28 +54,36 @@ def _terms() -> diffrax.MultiTerm:
     def slopes(t: Any, y: Any, args: Any) -> Any:
         return args * y[0], jnp.sum(y[0] ** 2) * y[1]
 
-    still = (np.zeros((), np.float32),)
-    return diffrax.MultiTerm(diffrax.ODETerm(slopes), NoiseOnWeights(1.0, _NoPath(), still))
+    return diffrax.MultiTerm(diffrax.ODETerm(slopes), NoiseOnWeights(1.0, _NoPath(), (jnp.zeros(()),)))
+
+
+def _complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
+    """What diffrax has against the pair, remembered where the solver can be."""
+    try:
+        return _traced_complaint(solver, adjoint)
+    except TypeError:  # a solver that holds arrays has no hash
+        return _traced_complaint.__wrapped__(solver, adjoint)
 
 
 @functools.cache
-def _complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
+def _traced_complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
     """What diffrax has against solving with adaptive steps and, with an adjoint, against the gradient. In one line."""
     if not isinstance(solver, diffrax.AbstractItoSolver | diffrax.AbstractStratonovichSolver):
         return "it is not made for SDEs"
 
     def end(rate: Array) -> Array:
+        start = (jnp.ones(2), jnp.ones(()))
         solution = diffrax.diffeqsolve(
-            _terms(), solver, 0.0, 1.0, 0.1, _START, args=rate,
+            _terms(), solver, 0.0, 1.0, 0.1, start, args=rate,
             adjoint=(adjoint or diffrax.RecursiveCheckpointAdjoint)(),
             stepsize_controller=diffrax.PIDController(1e-3, 1e-3),
         )  # fmt: skip
         return solution.ys[1][-1]  # pyright: ignore[reportOptionalSubscript]
 
     try:
-        jax.eval_shape(jax.grad(end) if adjoint else end, jnp.float32(1.0))
+        jax.eval_shape(jax.grad(end) if adjoint else end, jnp.ones(()))
     except Exception as error:  # diffrax raises many kinds, and so may a user's own solver
-        return str(error).strip().splitlines()[0].rstrip(".:")
+        return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
     return None
 
 
