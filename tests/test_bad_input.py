@@ -179,6 +179,7 @@ CASES = {
     ),
     "noise steps": (lambda: FixedGrid(noise_steps=0), "noise_steps=0", "at least 1"),
     "steps beyond the tree": (lambda: FixedGrid(100_000, noise_steps=20), "steps=100000", "65536"),
+    "base beyond the tree": (lambda: Adaptive(noise_steps=10**6), "noise_steps=1000000", "65536"),
     "rtol zero": (lambda: Adaptive(rtol=0.0), "rtol=0.0", "greater than zero"),
     "rtol below zero": (lambda: Adaptive(rtol=-1e-3), "rtol=-0.001", "greater than zero"),
     "rtol nan": (lambda: Adaptive(rtol=float("nan")), "rtol=nan", "greater than zero"),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_positive
-from sdebnn.integrate.brownian import Brownian, BrownianPath
+from sdebnn.integrate.brownian import Brownian, BrownianPath, check_base
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of
 from sdebnn.integrate.terms import NoiseOnWeights, adapting, check_adjoint, evaluations_a_step
 
@@ -61,7 +61,7 @@ class Adaptive(eqx.Module):
         check_positive("atol", rtol if atol is None else atol)
         check_positive("max_step", max_step)
         check_count("max_steps", max_steps)
-        check_count("noise_steps", noise_steps)
+        check_base(1, noise_steps)
         self.rtol, self.atol = rtol, rtol if atol is None else atol
         self.solver, self.adjoint = adapting(solver), adjoint
         self.max_step, self.max_steps, self.noise_steps = max_step, max_steps, noise_steps

@@ -19,9 +19,21 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sdebnn.checks import check_count
+
 FINEST = 2**-16  # of depth: times that are closer are not told apart
 
 Count = int | Int[Array, "*time"]
+
+
+def check_base(steps: int, noise_steps: int) -> None:
+    """Refuse a grid or a base finer than the trees."""
+    check_count("noise_steps", noise_steps)
+    if max(steps, noise_steps) > 1 / FINEST:
+        raise ValueError(
+            f"steps={steps} with noise_steps={noise_steps}: a bridged path is known at {round(1 / FINEST)} depths; "
+            "take no more steps."
+        )
 
 
 class Noise(NamedTuple):

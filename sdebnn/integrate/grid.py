@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_count
-from sdebnn.integrate.brownian import FINEST, Brownian, BrownianPath, Noise
+from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
 from sdebnn.integrate.methods import METHODS, Field, Method, MethodName, Stages
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of, step_nats
 from sdebnn.integrate.reversible import Both, Grid, reversible_solve
@@ -51,12 +51,7 @@ class FixedGrid(eqx.Module):
                 "use method='reversible_heun', or gradient='checkpoint'."
             )
         if self.noise_steps is not None:
-            check_count("noise_steps", self.noise_steps)
-            if max(self.steps, self.noise_steps) > 1 / FINEST:
-                raise ValueError(
-                    f"steps={self.steps} with noise_steps={self.noise_steps}: a bridged path is known at "
-                    f"{round(1 / FINEST)} depths; take no more steps, or leave noise_steps out."
-                )
+            check_base(self.steps, self.noise_steps)
 
     @property
     def base(self) -> int:
