@@ -196,24 +196,6 @@ def test_reversible_steps_undo_bridged_noise_and_many_draws_too():
         assert verify.relative(gradient("reversible"), gradient("backprop")) < 1e-12
 
 
-def test_reversible_gradients_are_those_of_finite_differences():
-    with jax.enable_x64(True):
-        model = verify.small_model(FixedGrid(8, "reversible_heun", "reversible"), "full", key=KEY)
-        x = jnp.linspace(-1.0, 1.0, 3)[:, None]
-        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
-        flat, unravel = jax.flatten_util.ravel_pytree(parameters)
-        direction = jax.random.normal(KEY, flat.shape)
-
-        @jax.jit
-        @jax.value_and_grad
-        def along(step):
-            solution = eqx.combine(unravel(flat + step * direction), rest).solve(x, key=KEY, rough=True)
-            return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness
-
-        difference = (along(1e-5)[0] - along(-1e-5)[0]) / 2e-5
-        assert float(along(0.0)[1]) == pytest.approx(float(difference), rel=1e-7)
-
-
 def test_the_roughness_is_the_change_of_slope_from_step_to_step(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
     path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=KEY)
