@@ -136,6 +136,12 @@ def test_a_model_of_adaptive_steps_has_the_same_dial(x):
     assert isinstance(refined(model, steps=320).layers[1].solver, FixedGrid)
 
 
+def test_the_dial_keeps_the_ratio_of_the_tolerances():
+    """A tenth of rtol is a tenth of atol too, also where atol was chosen far below it."""
+    finer = refined(SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2, 1e-5), key=KEY), rtol=1e-3)
+    assert finer.layers[1].solver.atol == pytest.approx(1e-6)
+
+
 class Decay(eqx.Module):
     """dh/dt = -rate h, whatever the depth: h_1 = exp(-rate) h_0, and (1 - rate/n)^n h_0 by Euler."""
 

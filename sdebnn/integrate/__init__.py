@@ -3,18 +3,15 @@
 from sdebnn.integrate.adaptive import Adaptive
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise
 from sdebnn.integrate.dial import Solver, redialled, tighter
-from sdebnn.integrate.grid import FixedGrid, Gradient
+from sdebnn.integrate.grid import FixedGrid
 from sdebnn.integrate.methods import METHODS, MethodName
 from sdebnn.integrate.paths import (
-    Dynamics,
     Estimator,
     Hidden,
     Posterior,
-    Process,
     Solution,
     WeightPath,
     check_estimator,
-    frozen,
 )
 
 __all__ = [
@@ -22,20 +19,16 @@ __all__ = [
     "Adaptive",
     "Brownian",
     "BrownianPath",
-    "Dynamics",
     "Estimator",
     "FixedGrid",
-    "Gradient",
     "Hidden",
     "MethodName",
     "Noise",
     "Posterior",
-    "Process",
     "Solution",
     "Solver",
     "WeightPath",
     "check_estimator",
-    "frozen",
     "redialled",
     "tighter",
 ]

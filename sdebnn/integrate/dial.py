@@ -11,8 +11,8 @@ Solver = FixedGrid | Adaptive
 def redialled(solver: Solver, *, steps: int | None = None, rtol: float | None = None) -> Solver:
     """The solver with so many equal steps, or with this tolerance; a key names the same Brownian path in both.
 
-    A grid keeps its method, and gives way to ``Adaptive`` for a tolerance; ``Adaptive`` to
-    "ralston3" for a number of steps.
+    A grid keeps its method, and gives way to ``Adaptive`` for a tolerance; ``Adaptive`` keeps the ratio of its two
+    tolerances, and gives way to "ralston3" for a number of steps.
     """
     if (steps is None) == (rtol is None):
         raise ValueError(f"steps={shown(steps)} and rtol={shown(rtol)}: pass one of the two.")
@@ -20,7 +20,7 @@ def redialled(solver: Solver, *, steps: int | None = None, rtol: float | None = 
     if rtol is not None:
         if isinstance(solver, Adaptive):
             return Adaptive(
-                rtol, None, solver.solver, solver.adjoint,
+                rtol, solver.atol * (rtol / solver.rtol), solver.solver, solver.adjoint,
                 max_step=solver.max_step, max_steps=solver.max_steps, noise_steps=solver.base,
             )  # fmt: skip
         return Adaptive(rtol, noise_steps=solver.base)

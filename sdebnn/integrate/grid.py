@@ -30,8 +30,8 @@ class FixedGrid(eqx.Module):
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
     ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.
-    ``noise_steps``: the grid on which a key's Brownian path is first drawn; with another one, the path that a solver of
-    so many steps sees is bridged. ``None``: this grid's own.
+    ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
+    ``None``: this grid itself.
     """
 
     steps: int = eqx.field(default=20, static=True)
