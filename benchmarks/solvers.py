@@ -10,9 +10,6 @@
 """
 
 import argparse
-import json
-import os
-import platform
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 
 import sdebnn
 from sdebnn import verify
@@ -256,18 +254,14 @@ def main() -> None:
     print("\nThe roughness regulariser")
     trade = trade_off(epochs, (0.0, 1.0) if options.quick else (0.0, 0.1, 1.0, 10.0))
     if options.json:
-        about = {
-            "command": "python benchmarks/solvers.py",
-            "date": time.strftime("%Y-%m-%d"),
-            "device": jax.devices()[0].device_kind,
-            "cores": os.cpu_count(),
-            "versions": {
-                name: module.__version__ for name, module in (("sdebnn", sdebnn), ("jax", jax), ("diffrax", diffrax))
-            }
-            | {"python": platform.python_version()},
-        }
-        table = {"gradients": costs, "errors": found, "adjoint": adjoint, "trade_off": trade}
-        options.json.write_text(json.dumps({**about, **table}, indent=2) + "\n")
+        record.write(
+            options.json,
+            "python benchmarks/solvers.py",
+            gradients=costs,
+            errors=found,
+            adjoint=adjoint,
+            trade_off=trade,
+        )
     if options.picture:
         picture(options.picture, costs, found, adjoint, trade)
 

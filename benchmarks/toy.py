@@ -7,10 +7,7 @@ All three draw the same model: the means of their losses must agree within 4 sta
 """
 
 import argparse
-import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record
 from jax import lax
 
 import sdebnn
@@ -164,14 +162,7 @@ def main() -> None:
             f"{row['time_ratio']:8.2f}{row['temp_mib']:10.1f}{row['loss']:10.1f}{row['loss_error']:8.1f}"
         )
     if options.json:
-        about = {
-            "command": "python benchmarks/toy.py",
-            "date": time.strftime("%Y-%m-%d"),
-            "device": jax.devices()[0].device_kind,
-            "cores": os.cpu_count(),
-            "versions": {"sdebnn": sdebnn.__version__, "jax": jax.__version__, "python": platform.python_version()},
-        }
-        options.json.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
+        record.write(options.json, "python benchmarks/toy.py", rows=rows)
 
 
 if __name__ == "__main__":

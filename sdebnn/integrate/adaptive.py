@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_positive
 from sdebnn.integrate.brownian import Brownian, BrownianPath, check_base
-from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of
+from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, energy, start_nats, start_of
 from sdebnn.integrate.terms import NoiseOnWeights, adapting, check_adjoint, evaluations_a_step
 
 FIRST_STEP = 0.05  # the controller corrects it at once
@@ -131,9 +131,8 @@ class Adaptive(eqx.Module):
 def _slopes(t: Any, state: Any, process: Any) -> Any:
     w, h, _ = state
     correction = process.drift(t, w)
-    nats = 0.5 * jnp.sum((correction / process.prior.sigma) ** 2)
     dh = None if h is None else process.f_h(t, h, process.unravel(w))
-    return process.prior.drift(t, w) + correction, dh, nats
+    return process.prior.drift(t, w) + correction, dh, energy(process, correction)
 
 
 def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: tuple) -> diffrax.MultiTerm:

@@ -112,6 +112,18 @@ def start_nats(initial: Point | Normal, w0: Weights, kl: Estimator) -> Float[Arr
     return (frozen(initial) if kl == "stl" else initial).log_ratio(w0)
 
 
+def energy(process: Process, correction: Weights) -> Float[Array, ""]:
+    """½ |u|², from NN_φ: what the KL gains per unit of depth."""
+    return 0.5 * jnp.sum((correction / process.prior.sigma) ** 2)
+
+
+def integrand(process: Process, t: Depth, w: Weights, correction: Weights) -> Weights | None:
+    """v of the martingale ∫ v·dB, at the left end of a step where NN_φ is ``correction``; none if analytic."""
+    if process.kl == "analytic":
+        return None
+    return (frozen(process.drift)(t, w) if process.kl == "stl" else correction) / process.prior.sigma
+
+
 def step_nats(
     process: Process,
     shares: tuple[float, ...],
@@ -122,11 +134,8 @@ def step_nats(
     dB: Weights,
 ) -> Float[Array, ""]:
     """What one step from (t, w) adds to the KL: the energy over its stages, NN_φ at each, and the martingale."""
-    sigma = process.prior.sigma
-    energies = [0.5 * share * jnp.sum((f / sigma) ** 2) for share, f in zip(shares, corrections, strict=True)]
+    energies = [share * energy(process, f) for share, f in zip(shares, corrections, strict=True)]
     nats = dt * sum(energies, start=jnp.zeros((), w.dtype))
-    if process.kl == "analytic":
-        return nats
+    v = integrand(process, t, w, corrections[0])
     # Zero mean, yet kept: path by path it cancels the likelihood's noise.
-    v = frozen(process.drift)(t, w) if process.kl == "stl" else corrections[0]
-    return nats + jnp.sum(v * dB) / sigma
+    return nats if v is None else nats + jnp.sum(v * dB)

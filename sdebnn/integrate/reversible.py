@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sdebnn.integrate.brownian import Brownian, Noise
-from sdebnn.integrate.paths import Dynamics, Hidden, frozen
+from sdebnn.integrate.paths import Dynamics, Hidden, energy, integrand
 from sdebnn.processes import Weights
 
 
@@ -65,10 +65,7 @@ def _node(dynamics: Dynamics, steps: int, k: Any, shadow: Both) -> Node:
     t = jnp.asarray(k, shadow.w.dtype) / steps
     correction = dynamics.drift(t, shadow.w)
     slopes = Both(dynamics.prior.drift(t, shadow.w) + correction, dynamics.f_h(t, shadow.h, dynamics.unravel(shadow.w)))
-    sigma, v = dynamics.prior.sigma, None
-    if dynamics.kl != "analytic":
-        v = (frozen(dynamics.drift)(t, shadow.w) if dynamics.kl == "stl" else correction) / sigma
-    return Node(slopes, 0.5 * jnp.sum((correction / sigma) ** 2), v)
+    return Node(slopes, energy(dynamics, correction), integrand(dynamics, t, shadow.w, correction))
 
 
 def _sum(*terms: tuple[Any, Both]) -> Both:
@@ -100,7 +97,6 @@ def _forward_solve(given: tuple[Dynamics, Both], grid: Grid) -> tuple[End, Both]
         y = _sum((1, y), (0.5 * dt, node.slopes), (0.5 * dt, after.slopes), (1, kick))
         nats = nats + 0.5 * dt * (node.energy + after.energy)
         if node.v is not None:
-            # Zero mean, yet kept: path by path it cancels the likelihood's noise.
             nats = nats + jnp.sum(node.v * dB)
         if grid.rough:
             roughness = roughness + jnp.mean((after.slopes.h - node.slopes.h) ** 2)
