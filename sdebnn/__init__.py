@@ -1,7 +1,8 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
 from sdebnn import data, metrics
-from sdebnn.fields import Augment, Standardised, TimeConvLayer, TimeMLP, fan_in_scale
+from sdebnn.convolutions import TimeConv, TimeConvLayer
+from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
 from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of, refined

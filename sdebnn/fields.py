@@ -57,32 +57,6 @@ def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> e
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
 
 
-class TimeConvLayer(eqx.Module):
-    """A same-padded 2-D convolution of (h, t), where t is one more channel, constant over the image.
-
-    Zero padding makes that channel a step at the borders, so what it adds is a map over pixels, computed as such:
-    the state keeps its own number of channels.
-    """
-
-    weight: Float[Array, "out in_and_t height width"]
-    bias: Float[Array, " out"]
-
-    def __init__(self, in_channels: int, out_channels: int, size: int = 3, *, key: PRNGKeyArray):
-        check_counts("channels", (in_channels, out_channels))
-        check_count("size", size)
-        check_key(key)
-        shape = (out_channels, in_channels + 1, size, size)
-        self.weight = jax.random.normal(key, shape) / math.sqrt(math.prod(shape[1:]))
-        self.bias = jnp.zeros(out_channels)
-
-    def __call__(self, t: Depth, h: Float[Array, "in height width"]) -> Float[Array, "out height width"]:
-        time_map = self._convolve(jnp.ones((1, *h.shape[1:]), h.dtype), self.weight[:, -1:])
-        return self._convolve(h, self.weight[:, :-1]) + t * time_map + self.bias[:, None, None]
-
-    def _convolve(self, image: Float[Array, "c h w"], kernel: Float[Array, "out c kh kw"]) -> Float[Array, "out h w"]:
-        return jax.lax.conv_general_dilated(image[None], kernel, window_strides=(1, 1), padding="SAME")[0]
-
-
 class Augment(eqx.Module):
     """Append zeros to the input, so that trajectories may cross: without them every 1-D draw is monotonic."""
 
@@ -114,18 +88,22 @@ def _is_bias(path: tuple[Any, ...]) -> bool:
 class Standardised(eqx.Module):
     """The bijection between a tree of arrays and its standardised vector w: array = scale(array) · its part of w.
 
-    What is called ``bias`` has scale 1, whatever its shape: the bias of a convolution has as many axes as an image.
+    Scales are given one for each array, or as a function of it. Then what is called ``bias`` has scale 1, whatever its
+    shape: the bias of a convolution has as many axes as an image.
     """
 
     structure: Any = eqx.field(static=True)
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, tree: PyTree[Array], scale: Callable[[Array], float] = fan_in_scale):
-        check_callable("scale", scale, "fan_in_scale")
+    def __init__(self, tree: PyTree[Array], scale: Callable[[Array], float] | Sequence[float] = fan_in_scale):
         named, self.structure = jax.tree_util.tree_flatten_with_path(tree)
         self.shapes = tuple(leaf.shape for _, leaf in named)
-        self.scales = tuple(1.0 if _is_bias(path) else float(scale(leaf)) for path, leaf in named)
+        if isinstance(scale, Sequence):
+            self.scales = tuple(scale)
+        else:
+            check_callable("scale", scale, "fan_in_scale")
+            self.scales = tuple(1.0 if _is_bias(path) else float(scale(leaf)) for path, leaf in named)
         for (path, _), value in zip(named, self.scales, strict=True):
             check_positive(f"scale of {jax.tree_util.keystr(path)}", value)
 

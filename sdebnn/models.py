@@ -31,7 +31,7 @@ from sdebnn.integrate import (
     check_estimator,
     redialled,
 )
-from sdebnn.processes import OU, Depth, Drift, DriftNet, NoDrift, Normal, Point, Weights
+from sdebnn.processes import OU, Depth, Drift, DriftNet, Law, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
 
@@ -74,7 +74,7 @@ class SDEBlock(eqx.Module):
     weights: Standardised
     prior: OU
     drift: Drift
-    initial: Point | Normal
+    initial: Law
     solver: Solver
     kl: Estimator = eqx.field(static=True)
 
@@ -216,10 +216,10 @@ def bayesianize(
     *,
     prior: OU = OU(),
     drift: Drift | Sequence[int] = (32, 32),
-    initial: Callable[[Weights], Point | Normal] = Point,
+    initial: Callable[[Weights], Law] = Point,
     solver: Solver = FixedGrid(),
     kl: Estimator = "analytic",
-    scale: Callable[[Array], float] = fan_in_scale,
+    scale: Callable[[Array], float] | None = None,
     key: PRNGKeyArray,
 ) -> SDEBlock:
     """Make the weights of any field, an Equinox module (t, h) -> dh/dt of one example, a process over depth.
@@ -228,6 +228,8 @@ def bayesianize(
     Without it all arrays are. What is not picked stays deterministic, and is trained all the same.
     An array that stands in two places of a module is two arrays of w; share it with ``eqx.nn.Shared``.
     ``drift`` is a module (t, w) -> R^D or the widths of a ``DriftNet``; ``initial`` is ``Point`` or ``Normal``.
+    ``scale`` says what an array is as a multiple of its standardised weights; without it the module's own ``scales``,
+    if it has such a property, else ``fan_in_scale``.
     """
     check_key(key)
     check_callable("initial", initial, "Point")
@@ -238,8 +240,12 @@ def bayesianize(
             f"{_name(module)} cannot be called as field(t, h): pass an Equinox module that maps (t, h) to dh/dt, "
             "such as one whose __call__(self, t, h) hands h to yours."
         ) from None
-    random, field = eqx.partition(module, _mask(module, where))
-    weights = Standardised(random, scale)
+    mask = _mask(module, where)
+    random, field = eqx.partition(module, mask)
+    if scale is None and hasattr(module, "scales"):
+        weights = Standardised(random, tuple(jax.tree.leaves(eqx.filter(module.scales, mask))))
+    else:
+        weights = Standardised(random, scale or fan_in_scale)
     w0 = weights.ravel(random)
     check_array("w_0, the module's weights,", w0)
     if isinstance(drift, Sequence):
@@ -326,7 +332,7 @@ class SDEBNN(eqx.Module):
         gain: float = 2.0,
         prior: OU = OU(sigma=0.2),
         drift: Sequence[int] = (32, 32),
-        initial: Callable[[Weights], Point | Normal] = Normal,
+        initial: Callable[[Weights], Law] = Normal,
         solver: Solver = FixedGrid(),
         kl: Estimator = "analytic",
         key: PRNGKeyArray,

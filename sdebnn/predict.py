@@ -14,11 +14,11 @@ from jax import lax
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn import metrics
-from sdebnn.checks import as_inputs, check_callable, check_count, check_key, shown
+from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.integrate import FixedGrid, Solution, tighter
 from sdebnn.likelihoods import Categorical, Likelihood
 from sdebnn.models import blocks, check_solution, draw_keys, map_blocks, refined, solve
-from sdebnn.train import as_data
+from sdebnn.train import as_data, is_lazy
 
 DRAWS_AT_ONCE = 16  # wide enough to fill a processor, narrow enough to bound memory
 
@@ -30,6 +30,7 @@ def predict(
     draws: int = 100,
     key: PRNGKeyArray,
     batch_size: int = 1000,
+    draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
     return_evaluations: bool = False,
@@ -38,11 +39,12 @@ def predict(
 
     They are one array, "draw example output", of the likelihood's parameters (means, logits): ``likelihood.center`` and
     ``likelihood.sample`` turn them into predictions of y.
+    ``batch_size`` examples and ``draws_at_once`` are computed together; 1 draw at a time suits convolutions.
     ``steps`` or ``rtol`` solve the trained model at another resolution. The key names the same Brownian paths at each,
     so that the samples converge as the solve is refined; to a tolerance, they depend on the batch within it.
     ``return_evaluations`` gives (samples, evaluations): how often each draw evaluated its field.
     """
-    solutions = _solutions(_dialled(model, steps, rtol), x, draws, key, batch_size)
+    solutions = _solutions(_dialled(model, steps, rtol), x, draws, key, batch_size, draws_at_once)
     return (solutions.outputs, solutions.evaluations) if return_evaluations else solutions.outputs
 
 
@@ -62,6 +64,7 @@ def solver_error(
     draws: int = 100,
     key: PRNGKeyArray,
     batch_size: int = 1000,
+    draws_at_once: int = DRAWS_AT_ONCE,
 ) -> Spread:
     """What makes a prediction uncertain: the posterior's weights, the observations' noise, or the solver's steps.
 
@@ -74,7 +77,7 @@ def solver_error(
         raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
     factor = max([tighter(block.solver)[1] for block in blocks(model)], default=1.0)
     fine = map_blocks(lambda block: block.with_solver(tighter(block.solver)[0]), model)
-    here, there = (_solutions(law, x, draws, key, batch_size).outputs for law in (model, fine))
+    here, there = (_solutions(law, x, draws, key, batch_size, draws_at_once).outputs for law in (model, fine))
     change = likelihood.center(here) - likelihood.center(there)
     return Spread(
         weights=jnp.std(likelihood.center(there), axis=0),
@@ -92,6 +95,7 @@ def evaluate(
     draws: int = 100,
     key: PRNGKeyArray,
     batch_size: int = 1000,
+    draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
 ) -> dict[str, float]:
@@ -103,7 +107,7 @@ def evaluate(
     check_key(key)
     x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
-    solutions = _solutions(_dialled(model, steps, rtol), x, draws, draw_key, batch_size)
+    solutions = _solutions(_dialled(model, steps, rtol), x, draws, draw_key, batch_size, draws_at_once)
     samples = solutions.outputs
     scores = {
         "nll": metrics.nll(likelihood.log_prob(samples, y)),
@@ -139,15 +143,17 @@ def _dialled(model: Any, steps: int | None, rtol: float | None) -> Any:
     return dialled
 
 
-def _solutions(model: Any, x: Array | np.ndarray, draws: int, key: PRNGKeyArray, batch_size: int) -> Solution:
+def _solutions(model: Any, x: Any, draws: int, key: PRNGKeyArray, batch_size: int, draws_at_once: int) -> Solution:
     """What the draws compute, a batch of examples at a time."""
     check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
     check_count("batch_size", batch_size)
-    x = as_inputs("x", x)
+    check_count("draws_at_once", draws_at_once)
+    if not is_lazy(x):
+        check_array("x", x, least_ndim=2)
     keys = draw_keys(key, draws)
     parts = []
     for i in range(0, x.shape[0], batch_size):
-        parts.append(_batch(model, x[i : i + batch_size], keys))
+        parts.append(_batch(model, as_inputs("x", x[i : i + batch_size]), keys, draws_at_once))
         check_solution(parts[-1])
     outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
     # Adaptive steps differ from batch to batch: the hardest one counts.
@@ -155,6 +161,17 @@ def _solutions(model: Any, x: Array | np.ndarray, draws: int, key: PRNGKeyArray,
     return parts[0]._replace(outputs=outputs, evaluations=evaluations)
 
 
+def _batch(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
+    if at_once > 1:
+        return _draws(model, x, keys, at_once)
+    return jax.tree.map(lambda *each: jnp.stack(each), *[_draw(model, x, key) for key in keys])
+
+
 @eqx.filter_jit
-def _batch(model: Any, x: Array, keys: Key[Array, " draw"]) -> Solution:
-    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=DRAWS_AT_ONCE)
+def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
+    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=at_once)
+
+
+@eqx.filter_jit
+def _draw(model: Any, x: Array, key: PRNGKeyArray) -> Solution:
+    return solve(model, x, key=key)

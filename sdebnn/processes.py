@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import (
@@ -171,17 +172,21 @@ class Point(eqx.Module):
 
 
 class Normal(eqx.Module):
-    """w_0 is inferred: q(w_0) = N(mean, std²) against the prior N(prior_mean, prior_std²), each weight alone."""
+    """w_0 is inferred: q(w_0) = N(mean, std²) against the prior N(prior_mean, prior_std²), each weight alone.
+
+    ``prior_std=None`` is empirical Bayes: the one value for all these weights that makes the KL least.
+    """
 
     mean: Weights
     log_std: Weights
     prior_mean: float
-    prior_std: float
+    prior_std: float | None
 
-    def __init__(self, mean: Weights, std: float = 0.2, *, prior_mean: float = 0.0, prior_std: float = 1.0):
+    def __init__(self, mean: Weights, std: float = 0.2, *, prior_mean: float = 0.0, prior_std: float | None = 1.0):
         check_array("mean", mean)
         check_positive("std", std)
-        check_positive("prior_std", prior_std)
+        if prior_std is not None:
+            check_positive("prior_std", prior_std)
         check_parameter("prior_mean", prior_mean)
         self.mean = jnp.asarray(mean)
         self.log_std = jnp.full_like(self.mean, math.log(std))
@@ -194,18 +199,53 @@ class Normal(eqx.Module):
 
     def kl(self) -> Float[Array, ""]:
         """KL(q(w_0) || p(w_0)) in nats, in closed form."""
-        log_relative = self.log_std - math.log(self.prior_std)
-        shift = (self.mean - self.prior_mean) / self.prior_std
+        log_prior_std = self._log_prior_std()
+        log_relative = self.log_std - log_prior_std
+        shift = (self.mean - self.prior_mean) * jnp.exp(-log_prior_std)
         return 0.5 * jnp.sum(jnp.expm1(2 * log_relative) - 2 * log_relative + shift**2)
 
     def log_ratio(self, w0: Weights) -> Float[Array, ""]:
         """log q(w_0) - log p(w_0), whose mean under q is the KL."""
-        log_relative = self.log_std - math.log(self.prior_std)
+        log_prior_std = self._log_prior_std()
         under_q = (w0 - self.mean) * jnp.exp(-self.log_std)
-        under_p = (w0 - self.prior_mean) / self.prior_std
-        return jnp.sum(0.5 * under_p**2 - 0.5 * under_q**2 - log_relative)
+        under_p = (w0 - self.prior_mean) * jnp.exp(-log_prior_std)
+        return jnp.sum(0.5 * under_p**2 - 0.5 * under_q**2 - (self.log_std - log_prior_std))
 
     def prior(self) -> "Normal":
         """The law before any data."""
-        mean, std = jnp.full_like(self.mean, self.prior_mean), self.prior_std
-        return Normal(mean, std, prior_mean=self.prior_mean, prior_std=std)
+        log_std = jnp.broadcast_to(self._log_prior_std(), self.mean.shape)
+        mean = jnp.full_like(self.mean, self.prior_mean)
+        return eqx.tree_at(lambda law: (law.mean, law.log_std), self, (mean, log_std))
+
+    def _log_prior_std(self) -> Float[Array, ""]:
+        if self.prior_std is not None:
+            return jnp.asarray(math.log(self.prior_std), self.mean.dtype)
+        return 0.5 * jnp.log(jnp.mean((self.mean - self.prior_mean) ** 2 + jnp.exp(2 * self.log_std)))
+
+
+class Independent(eqx.Module):
+    """Laws of consecutive parts of w_0, such as the arrays of a module: some may be points, others inferred."""
+
+    parts: tuple[Point | Normal, ...]
+
+    def sample(self, *, key: PRNGKeyArray) -> Weights:
+        """One draw of every part."""
+        keys = jax.random.split(key, len(self.parts))
+        return jnp.concatenate([part.sample(key=k) for part, k in zip(self.parts, keys, strict=True)])
+
+    def kl(self) -> Float[Array, ""]:
+        """The sum of the parts' KLs."""
+        return jnp.sum(jnp.stack([part.kl() for part in self.parts]))
+
+    def log_ratio(self, w0: Weights) -> Float[Array, ""]:
+        """The sum of the parts' log density ratios."""
+        ends = np.cumsum([jnp.size(jax.tree.leaves(part)[0]) for part in self.parts])[:-1]
+        pieces = zip(self.parts, jnp.split(w0, ends), strict=True)
+        return jnp.sum(jnp.stack([part.log_ratio(piece) for part, piece in pieces]))
+
+    def prior(self) -> "Independent":
+        """The laws before any data."""
+        return Independent(tuple(part.prior() for part in self.parts))
+
+
+Law = Point | Normal | Independent

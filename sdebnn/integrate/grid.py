@@ -58,6 +58,16 @@ class FixedGrid(eqx.Module):
         """The steps of the grid on which a key's Brownian path is first drawn."""
         return self.noise_steps or self.steps
 
+    @property
+    def stages(self) -> int:
+        """How many sets of weights carry the hidden units through one step."""
+        return len(self._method.shares)
+
+    @property
+    def evaluations(self) -> int:
+        """How often one solve evaluates the field."""
+        return self._method.evaluations(self.steps)
+
     def check_kl(self, kl: str) -> None:
         """Every estimator is right here: the martingale is summed at the left end of each step."""
 
@@ -125,7 +135,6 @@ class FixedGrid(eqx.Module):
         self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
     ) -> Solution:
         """One draw of the weights, and a batch through it: to h_1, or to ``every`` state of the grid."""
-        evaluations = jnp.asarray(self._method.evaluations(self.steps))
         if self.gradient == "reversible" and not every:
             outputs, kl, roughness = self._reversible(dynamics, h0, key, rough)
         else:
@@ -134,7 +143,7 @@ class FixedGrid(eqx.Module):
             random = tuple(dynamics.unravel(w) for w in path.stages)
             outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough)
             kl = path.kl
-        return Solution(outputs, kl, evaluations, jnp.asarray(True), roughness)
+        return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness)
 
     def _reversible(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_key, shown
-from sdebnn.processes import OU, Depth, Drift, Normal, Point, Weights
+from sdebnn.processes import OU, Depth, Drift, Law, Weights
 
 Estimator = Literal["analytic", "full", "stl"]
 Hidden = Float[Array, "example *state"]
@@ -28,7 +28,7 @@ class Process(Protocol):
 
     prior: OU
     drift: Drift
-    initial: Point | Normal
+    initial: Law
     kl: Estimator
 
 
@@ -37,7 +37,7 @@ class Posterior(eqx.Module):
 
     prior: OU
     drift: Drift
-    initial: Point | Normal
+    initial: Law
     kl: Estimator = eqx.field(default="analytic", static=True)
 
 
@@ -105,7 +105,7 @@ def start_of(process: Process, key: PRNGKeyArray) -> tuple[Weights, PRNGKeyArray
     return process.initial.sample(key=initial_key), path_key
 
 
-def start_nats(initial: Point | Normal, w0: Weights, kl: Estimator) -> Float[Array, ""]:
+def start_nats(initial: Law, w0: Weights, kl: Estimator) -> Float[Array, ""]:
     """The start's part of the KL: in closed form, or the log density ratio at w_0 that goes with the martingale."""
     if kl == "analytic":
         return initial.kl()

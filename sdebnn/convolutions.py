@@ -1,0 +1,225 @@
+"""Hidden dynamics of images, dh/dt = f_h(t, h), by convolutions; an image is "height width channel".
+
+    layer(t, h) = kernel * (h, t) + bias      t is one more channel, constant over the image and zero outside of it
+
+What t adds is therefore a map over pixels, not a number per channel, and it is computed as such: the state keeps its
+own number of channels.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
+from sdebnn.processes import Depth
+
+Image = Float[Array, "height width channel"]
+Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
+Compute = Literal["float32", "bfloat16"]
+
+
+def convolve(image: Image, kernel: Float[Array, "kh kw in out"], move: Move = "same") -> Image:
+    """Zero-padded convolution of one image: of stride 1, of stride 2, or its transpose."""
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    if move == "up":
+        return lax.conv_transpose(image[None], kernel, (2, 2), "SAME", dimension_numbers=dimensions)[0]
+    stride = 2 if move == "down" else 1
+    return lax.conv_general_dilated(image[None], kernel, (stride, stride), "SAME", dimension_numbers=dimensions)[0]
+
+
+class TimeConvLayer(eqx.Module):
+    """A 3×3 convolution of (h, t); without ``time``, of h alone. Standardised weights are scaled by their fan-in."""
+
+    kernel: Float[Array, "kh kw in out"]
+    time: Float[Array, "kh kw out"] | None
+    bias: Float[Array, " out"]
+    move: Move = eqx.field(static=True)
+    gain: float = eqx.field(static=True)
+    bias_scale: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int = 3,
+        *,
+        move: Move = "same",
+        time: bool = True,
+        gain: float = 1.0,
+        bias_scale: float = 1.0,
+        key: PRNGKeyArray,
+    ):
+        check_counts("channels", (in_channels, out_channels))
+        check_count("size", size)
+        check_choice("move", move, get_args(Move))
+        check_positive("gain", gain)
+        check_positive("bias_scale", bias_scale)
+        check_key(key)
+        fan_in = size * size * (in_channels + time)
+        kernel = gain / math.sqrt(fan_in) * jax.random.normal(key, (size, size, in_channels + time, out_channels))
+        self.kernel = kernel[:, :, :in_channels]
+        self.time = kernel[:, :, -1] if time else None
+        self.bias = jnp.zeros(out_channels)
+        self.move, self.gain, self.bias_scale = move, gain, bias_scale
+
+    @property
+    def scales(self) -> "TimeConvLayer":
+        """What each array is, as a multiple of its standardised weights: a layer of numbers."""
+        kh, kw, channels, _ = self.kernel.shape
+        scale = self.gain / math.sqrt(kh * kw * (channels + (self.time is not None)))
+        numbers = (scale, self.bias_scale) if self.time is None else (scale, scale, self.bias_scale)
+        return jax.tree.unflatten(jax.tree.structure(self), numbers)
+
+    def __call__(self, t: Depth, h: Image) -> Image:
+        out = convolve(h, self.kernel.astype(h.dtype), self.move)
+        bias = self.bias
+        if self.time is not None:
+            ones = jnp.ones((*h.shape[:2], 1), self.time.dtype)
+            bias = bias + t * convolve(ones, self.time[:, :, None], self.move)
+        return out + bias.astype(out.dtype)
+
+
+class TimeConv(eqx.Module):
+    """Convolutions from (h, t) to dh/dt with an activation between; by default the paper's four.
+
+    ``widths`` are the channels between the layers, ``moves`` what each layer does to the image's size: as many
+    "down" as "up", so that dh/dt looks like h. ``gains`` scale the layers; ``still`` starts the last one at zero.
+    ``compute="bfloat16"`` rounds what the layers are given, never the state, the weights or the KL.
+    """
+
+    layers: tuple[TimeConvLayer, ...]
+    activation: Callable[[Array], Array]
+    compute: Compute = eqx.field(static=True)
+
+    def __init__(
+        self,
+        channels: int,
+        widths: Sequence[int] = (32, 32, 32),
+        moves: Sequence[Move] = ("same", "down", "up", "same"),
+        *,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        time: bool = True,
+        gains: Sequence[float] | float = 1.0,
+        bias_scale: float = 1.0,
+        still: bool = False,
+        compute: Compute = "float32",
+        key: PRNGKeyArray,
+    ):
+        check_count("channels", channels)
+        check_counts("widths", widths)
+        check_callable("activation", activation, "jnp.tanh")
+        check_choice("compute", compute, get_args(Compute))
+        check_key(key)
+        sizes = (channels, *widths, channels)
+        count = len(sizes) - 1
+        gains = tuple(gains) if isinstance(gains, Sequence) else (gains,) * count
+        if not len(moves) == len(gains) == count:
+            raise ValueError(
+                f"widths={tuple(widths)} make {count} layers; got {len(moves)} moves and {len(gains)} gains: "
+                "pass one for each layer."
+            )
+        if list(moves).count("down") != list(moves).count("up"):
+            raise ValueError(f"moves={tuple(moves)} change the image's size: dh/dt must look like h; pair down and up.")
+        keys = jax.random.split(key, count)
+        self.layers = tuple(
+            TimeConvLayer(m, n, move=move, time=time, gain=gain, bias_scale=bias_scale, key=k)
+            for m, n, move, gain, k in zip(sizes[:-1], sizes[1:], moves, gains, keys, strict=True)
+        )
+        if still:
+            last = jax.tree.map(jnp.zeros_like, self.layers[-1])
+            self.layers = (*self.layers[:-1], last)
+        self.activation = activation
+        self.compute = compute
+
+    @property
+    def scales(self) -> "TimeConv":
+        """What each array is, as a multiple of its standardised weights: a field of numbers."""
+        return eqx.tree_at(lambda field: field.layers, self, tuple(layer.scales for layer in self.layers))
+
+    def __call__(self, t: Depth, h: Image) -> Image:
+        out = h.astype(self.compute)
+        for layer in self.layers[:-1]:
+            out = self.activation(layer(t, out))
+        return self.layers[-1](t, out).astype(h.dtype)
+
+
+class Conv(eqx.Module):
+    """A deterministic 3×3 convolution, standardised as the random ones are: one learning rate suits both."""
+
+    kernel: Float[Array, "kh kw in out"]
+    stride: int = eqx.field(static=True)
+    compute: Compute = eqx.field(static=True)
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1, compute: Compute, key: PRNGKeyArray):
+        check_counts("channels", (in_channels, out_channels))
+        self.kernel = jax.random.normal(key, (3, 3, in_channels, out_channels))
+        self.stride, self.compute = stride, compute
+
+    def __call__(self, x: Image) -> Image:
+        scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))
+        kernel = (scale * self.kernel).astype(self.compute)
+        return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)
+
+
+class GroupNorm(eqx.Module):
+    """Zero mean and unit variance within each of a few groups of channels, then a learned scale and shift."""
+
+    scale: Float[Array, " channel"]
+    shift: Float[Array, " channel"]
+    groups: int = eqx.field(static=True)
+
+    def __init__(self, channels: int, groups: int = 8):
+        check_count("channels", channels)
+        self.scale, self.shift = jnp.ones(channels), jnp.zeros(channels)
+        self.groups = math.gcd(channels, groups)
+
+    def __call__(self, x: Image) -> Image:
+        grouped = x.reshape(-1, self.groups, x.shape[-1] // self.groups)
+        mean = grouped.mean((0, 2), keepdims=True)
+        variance = jnp.square(grouped - mean).mean((0, 2), keepdims=True)
+        return ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape) * self.scale + self.shift
+
+
+def squeeze(x: Image) -> Image:
+    """Each 2×2 patch of pixels becomes four times the channels of one pixel. Nothing is lost: see ``unsqueeze``."""
+    height, width, channels = x.shape
+    if height % 2 or width % 2:
+        raise ValueError(f"an image of {height} by {width} pixels cannot be squeezed: its sides must be even.")
+    patches = x.reshape(height // 2, 2, width // 2, 2, channels).transpose(0, 2, 1, 3, 4)
+    return patches.reshape(height // 2, width // 2, 4 * channels)
+
+
+def unsqueeze(x: Image) -> Image:
+    """The inverse of ``squeeze``."""
+    height, width, channels = x.shape
+    patches = x.reshape(height, width, 2, 2, channels // 4).transpose(0, 2, 1, 3, 4)
+    return patches.reshape(2 * height, 2 * width, channels // 4)
+
+
+class Pixels(eqx.Module):
+    """Bytes 0 to 255 as standardised numbers, and ``zeros`` more channels: the image as the state of a net."""
+
+    shape: tuple[int, int, int] = eqx.field(static=True)
+    mean: tuple[float, ...] = eqx.field(static=True)
+    std: tuple[float, ...] = eqx.field(static=True)
+    zeros: int = eqx.field(default=0, static=True)
+
+    def __call__(self, x: Image) -> Image:
+        if x.shape != self.shape:
+            raise ValueError(
+                f"an example has shape {x.shape}, this model takes {self.shape}: pass images of bytes, 0 to 255, of "
+                f"shape (examples, {', '.join(map(str, self.shape))})."
+            )
+        x = (x / 255 - jnp.asarray(self.mean, x.dtype)) / jnp.asarray(self.std, x.dtype)
+        return jnp.pad(x, ((0, 0), (0, 0), (0, self.zeros)))
+
+
+def pooled(x: Image) -> Any:
+    """The mean over the pixels of each channel."""
+    return x.mean((0, 1))

@@ -1,0 +1,112 @@
+"""Files that are written whole or not at all, and that say so when they were changed since.
+
+A tree of arrays is two files: ``NAME.safetensors``, and ``NAME.json`` with the SHA-256 of the first, what else is to be
+known, and a SHA-256 of its own. The second is written last: where it is, the pair is complete.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse
+from safetensors.numpy import save as serialise
+
+PART = ".part"  # what a file is called until it is whole
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that, whatever happens, its name stands for the old content or the new, never for a piece."""
+    part = path.with_name(path.name + PART)
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too, outlives a power cut
+    finally:
+        os.close(folder)
+
+
+def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
+    """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
+    data = serialise({name: np.ascontiguousarray(array) for name, array in _named(tree).items()})
+    words = {"kind": kind, "sha256": hashlib.sha256(data).hexdigest(), **facts}
+    write_whole(_with(path, ".safetensors"), data)
+    write_whole(_with(path, ".json"), (json.dumps({**words, "seal": _seal(words)}, indent=1) + "\n").encode())
+
+
+def read_facts(path: Path, kind: str) -> dict[str, Any]:
+    """The facts that were saved with a tree, unless they were changed since or are of another kind."""
+    file = _with(path, ".json")
+    try:
+        words = json.loads(file.read_bytes())
+        seal = words.pop("seal")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise _broken(file, "is no record of a saved state") from None
+    if seal != _seal(words):
+        raise _broken(file, "was changed since it was written")
+    if words.get("kind") != kind:
+        raise _broken(file, f"holds a {words.get('kind')}, not a {kind}")
+    return words
+
+
+def load_tree(path: Path, like: PyTree, kind: str) -> tuple[PyTree, dict[str, Any]]:
+    """What ``save_tree`` wrote, in the place of the arrays of ``like``; and the facts."""
+    facts = read_facts(path, kind)
+    file = _with(path, ".safetensors")
+    data = file.read_bytes()
+    if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+        raise _broken(file, "is cut short or was changed since it was written")
+    try:
+        arrays = parse(data)
+    except (SafetensorError, ValueError, KeyError) as error:  # a seal over nonsense is not a tree
+        raise _broken(file, f"is no safetensors file ({error})") from None
+    wanted = _named(like)
+    if unknown := sorted(set(arrays) ^ set(wanted)):
+        raise ValueError(
+            f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {unknown[0]}; "
+            "build them as they were when it was saved."
+        )
+    for name, array in wanted.items():
+        if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:
+            raise ValueError(
+                f"{file} is of another model or optimiser: {name} is {arrays[name].dtype} {arrays[name].shape} there, "
+                f"{array.dtype} {array.shape} here; build them as they were when it was saved."
+            )
+    return jax.tree_util.tree_map_with_path(lambda where, _: arrays[_name(where)], like), facts
+
+
+def _named(tree: PyTree) -> dict[str, Any]:
+    """The leaves of a tree by their paths."""
+    named = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {_name(where): leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for where, leaf in named}
+
+
+def _name(where: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(where).lstrip(".")
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _seal(words: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+
+
+def _broken(file: Path, what: str) -> ValueError:
+    return ValueError(f"{file} {what}: delete the pair {file.stem}.* to go on from the one before it.")

@@ -1,0 +1,203 @@
+"""Nets for images: the paper's, and ours, whose states fill a GPU's matrix units.
+
+Both take bytes, "example height width channel", and give the logits of the classes. Any block may be deterministic (an
+ODE), so that a net is random in part; w_0 is a point, or inferred; the head is deterministic, or mean-field.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.baselines import MeanField, ODEBlock
+from sdebnn.checks import check_count, check_counts, check_key
+from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, TimeConv, pooled, squeeze
+from sdebnn.integrate import Estimator, FixedGrid, Solver
+from sdebnn.models import SDEBNN, Deterministic, bayesianize
+from sdebnn.processes import OU, Independent, Law, Normal, Point, Weights
+
+Shape = tuple[int, int, int]
+
+
+class Readout(eqx.Module):
+    """A linear layer, standardised by its fan-in."""
+
+    weight: Float[Array, "out in"]
+    bias: Float[Array, " out"]
+
+    def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
+        check_counts("sizes", (in_size, out_size))
+        self.weight = jax.random.normal(key, (out_size, in_size))
+        self.bias = jnp.zeros(out_size)
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        return self.weight @ x / math.sqrt(x.size) + self.bias
+
+
+def paper_net(
+    shape: Shape,
+    classes: int,
+    *,
+    blocks: Sequence[int] = (1,),
+    width: int = 32,
+    augment: int = 2,
+    drift: Sequence[int] = (1, 64, 1),
+    prior: OU = OU(sigma=0.1),
+    initial: Callable[[Weights], Law] = Point,
+    solver: Solver = FixedGrid(20),
+    kl: Estimator = "analytic",
+    deterministic: Sequence[int] = (),
+    mean_field_head: bool = False,
+    mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.25,),
+    compute: Compute = "float32",
+    key: PRNGKeyArray,
+) -> SDEBNN:
+    """The paper's net: ``augment`` zero channels, blocks of ``TimeConv``, an invertible squeeze between scales.
+
+    ``blocks=(1,)`` is its MNIST net, ``(2, 2, 2)`` its CIFAR-10 net: so many blocks at each scale. ``deterministic``
+    numbers the blocks, from 0, that are ODEs. ``mean`` and ``std`` standardise the pixels, as shares of 255.
+    """
+    channels = _checked(shape, classes, blocks, deterministic, key) + augment
+    check_count("augment", augment, least=0)
+    head_key, *keys = jax.random.split(key, 1 + sum(blocks))
+    layers: list[Any] = [Deterministic(_pixels(shape, mean, std, augment))]
+    height, across = shape[:2]
+    for scale, count in enumerate(blocks):
+        if scale:
+            layers.append(Deterministic(squeeze))
+            height, across, channels = height // 2, across // 2, 4 * channels
+        for _ in range(count):
+            field_key, drift_key = jax.random.split(keys.pop(0))
+            field = TimeConv(channels, (width,) * 3, compute=compute, key=field_key)
+            if sum(blocks) - len(keys) - 1 in deterministic:
+                layers.append(_ode(field, solver))
+            else:
+                layers.append(
+                    bayesianize(field, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=drift_key)
+                )
+    return SDEBNN(
+        (*layers, Deterministic(jnp.ravel), _head(height * across * channels, classes, mean_field_head, head_key))
+    )
+
+
+def our_net(
+    shape: Shape,
+    classes: int,
+    *,
+    channels: Sequence[int] = (64, 128, 256),
+    blocks: int = 1,
+    stem_stride: int = 1,
+    gain: float = 8.0,
+    drift: Sequence[int] = (1, 64, 1),
+    prior: OU = OU(sigma=0.2),
+    inferred: Sequence[int] = (),
+    solver: Solver = FixedGrid(8, gradient="backprop", unroll=8),
+    kl: Estimator = "analytic",
+    deterministic: Sequence[int] = (),
+    mean_field_head: bool = False,
+    mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.25,),
+    compute: Compute = "bfloat16",
+    key: PRNGKeyArray,
+) -> SDEBNN:
+    """Our net: a deterministic stem, ``blocks`` of two convolutions at each width, strided convolutions between.
+
+    Each field is conv(gelu(conv(h))), the last convolution from zero and ``gain`` times as strong as its fan-in asks.
+    ``inferred`` numbers the convolutions, 0 and 1, of every field whose w_0 is inferred, its prior's scale by empirical
+    Bayes for each array; the w_0 of the others is a point.
+    """
+    check_counts("channels", channels)
+    check_count("blocks", blocks)
+    in_channels = _checked(shape, classes, (blocks,) * len(channels), deterministic, key)
+    if not set(inferred) <= {0, 1}:
+        raise ValueError(
+            f"inferred={tuple(inferred)} numbers the two convolutions of a field: pass (), (1,) or (0, 1)."
+        )
+    stem_key, head_key, *keys = jax.random.split(key, 2 + len(channels) * (1 + blocks))
+    zeros = -in_channels % 8  # a GPU's matrix units take eight channels at a time
+    first, second = jax.random.split(stem_key)
+    stem = [
+        _pixels(shape, mean, std, zeros),
+        Conv(in_channels + zeros, channels[0], stride=stem_stride, compute=compute, key=first),
+        *_norm(channels[0]),
+        Conv(channels[0], channels[0], compute=compute, key=second),
+    ]
+    layers: list[Any] = [Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in stem]))]
+    number = 0
+    for stage, width in enumerate(channels):
+        down_key = keys.pop(0)
+        if stage:
+            before = channels[stage - 1]
+            down = [*_norm(before), Conv(before, width, stride=2, compute=compute, key=down_key)]
+            layers.append(Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in down])))
+        for _ in range(blocks):
+            field_key, drift_key = jax.random.split(keys.pop(0))
+            field = TimeConv(
+                width, (width,), ("same", "same"), activation=jax.nn.gelu, time=False, gains=(math.sqrt(2), gain),
+                bias_scale=0.1, still=True, compute=compute, key=field_key,
+            )  # fmt: skip
+            if number in deterministic:
+                layers.append(_ode(field, solver))
+            else:
+                law = partial(_by_layer, field, frozenset(inferred)) if inferred else Point
+                layers.append(
+                    bayesianize(field, prior=prior, drift=drift, initial=law, solver=solver, kl=kl, key=drift_key)
+                )
+            number += 1
+    pool = [*_norm(channels[-1]), pooled]
+    layers.append(Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in pool])))
+    return SDEBNN((*layers, _head(channels[-1], classes, mean_field_head, head_key)))
+
+
+def _checked(shape: Shape, classes: int, blocks: Sequence[int], deterministic: Sequence[int], key: PRNGKeyArray) -> int:
+    """The channels of an image, once the arguments make sense."""
+    if len(shape) != 3:
+        raise ValueError(f"shape={shape} must be (height, width, channels), such as (28, 28, 1).")
+    check_counts("shape", shape)
+    check_count("classes", classes, least=2)
+    check_counts("blocks", blocks)
+    check_key(key)
+    if not set(deterministic) <= set(range(sum(blocks))):
+        raise ValueError(
+            f"deterministic={tuple(deterministic)} numbers blocks that are not there: there are {sum(blocks)}, from 0."
+        )
+    return shape[2]
+
+
+def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: int) -> Pixels:
+    mean, std = (tuple(v) * shape[2] if len(v) == 1 else tuple(v) for v in (mean, std))
+    return Pixels(shape, mean, std, zeros)
+
+
+def _norm(channels: int) -> list[Any]:
+    return [GroupNorm(channels), jax.nn.gelu]
+
+
+def _ode(field: TimeConv, solver: Solver) -> ODEBlock:
+    if not isinstance(solver, FixedGrid):
+        raise ValueError(f"a deterministic block is solved on a grid; got {type(solver).__name__}: use FixedGrid(20).")
+    return ODEBlock(field, solver=solver)
+
+
+def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Any:
+    if not mean_field:
+        return Deterministic(Readout(size, classes, key=key))
+    return MeanField(eqx.nn.Linear(size, classes, key=key))
+
+
+def _by_layer(field: TimeConv, inferred: frozenset[int], w0: Weights) -> Independent:
+    """Each array of a field by itself: a point, or inferred."""
+    sizes = [[leaf.size for leaf in jax.tree.leaves(layer)] for layer in field.layers]
+    parts, start = [], 0
+    for number, layer in enumerate(sizes):
+        for size in layer:
+            part = w0[start : start + size]
+            parts.append(Normal(part, 0.1, prior_std=None) if number in inferred else Point(part))
+            start += size
+    return Independent(tuple(parts))

@@ -1,0 +1,157 @@
+"""The evidence lower bound of any model of the contract.
+
+    ELBO = E_Q[ log p(D | w) ] - kl_weight · KL         in nats of the whole data set of N examples
+
+A batch of B examples estimates log p(D | w) by N/B times its own. kl_weight = 1 is the bound on the evidence; less is
+a tempered ("cold") posterior. The loss is -ELBO / N: the KL is divided by the number of examples, never by B.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
+from sdebnn.likelihoods import Categorical, Likelihood
+from sdebnn.models import draw_keys, solve
+
+ROWS_A_CHECK = 100_000  # of targets, that are looked at together
+
+
+class Elbo(NamedTuple):
+    """The bound and its two terms, in nats of the whole data set; the solve's roughness; the share of right classes.
+
+    The roughness is 0 unless asked for, the accuracy (that of single draws) NaN where there are no classes.
+    """
+
+    elbo: Float[Array, ""]
+    log_likelihood: Float[Array, ""]
+    kl: Float[Array, ""]
+    roughness: Float[Array, ""]
+    accuracy: Float[Array, ""]
+
+
+def elbo(
+    model: Any,
+    likelihood: Likelihood,
+    x: Array,
+    y: Array,
+    *,
+    key: PRNGKeyArray,
+    draws: int = 1,
+    draws_at_once: int | None = None,
+    kl_weight: float | Float[Array, ""] = 1.0,
+    examples: int | None = None,
+    rough: bool = False,
+) -> Elbo:
+    """Estimate the ELBO from a batch of a data set of ``examples`` (all of it, unless told), averaged over draws.
+
+    ``draws_at_once`` (all, unless told) are computed side by side; one at a time suits convolutions, which run slowly
+    side by side. With ``rough``, also the roughness of the hidden units: how much their slope changes step by step.
+    """
+    check_data(x, y)
+    if not isinstance(kl_weight, jax.Array):
+        check_positive("kl_weight", kl_weight, or_zero=True)
+    batch = x.shape[0]
+    if examples is None:
+        examples = batch
+    check_count("examples", examples, least=batch)
+
+    def one(key: PRNGKeyArray) -> tuple[Array, ...]:
+        solution = solve(model, x, key=key, rough=rough)
+        log_likelihood = jnp.sum(likelihood.log_prob(solution.outputs, y))
+        return log_likelihood, solution.kl, solution.roughness, _accuracy(likelihood, solution.outputs, y)
+
+    if draws == 1:
+        terms = one(draw_keys(key, 1)[0])  # without the axis: convolutions stay convolutions
+    else:
+        keys = draw_keys(key, draws)
+        at_once = draws if draws_at_once is None else min(draws, draws_at_once)
+        each = lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
+        terms = tuple(term.mean() for term in each)
+    log_likelihood, kl, roughness, accuracy = terms
+    log_likelihood = log_likelihood * (examples / batch)
+    return Elbo(log_likelihood - kl_weight * kl, log_likelihood, kl, roughness, accuracy)
+
+
+def _accuracy(likelihood: Likelihood, outputs: Array, y: Array) -> Float[Array, ""]:
+    if not isinstance(likelihood, Categorical):
+        return jnp.full((), jnp.nan, outputs.dtype)
+    return jnp.mean((jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype))
+
+
+def as_floats(x: Array) -> Float[Array, "..."]:
+    """A batch as the model takes it: bytes and other whole numbers become floats, on the device."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+
+
+def is_lazy(x: Any) -> bool:
+    """Whether rows are read as they are asked for: a memory map, or an object that has a shape but is no array."""
+    return isinstance(x, np.memmap) or not isinstance(x, np.ndarray | jax.Array)
+
+
+def is_resident(x: Any) -> bool:
+    """Whether the examples are on the device."""
+    return isinstance(x, jax.Array)
+
+
+def as_data(
+    model: Any, likelihood: Likelihood, x: Any, y: Any, *, key: PRNGKeyArray, limit: int = 2**31
+) -> tuple[Any, Array]:
+    """The data as they are trained on, once they are known to suit the model and the likelihood; nothing is compiled.
+
+    Whole numbers such as bytes stay as they are until a batch is taken; beyond ``limit`` bytes x stays where it is, and
+    its rows are looked at when they are read.
+    """
+    check_key(key)
+    check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
+    if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
+        raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
+    if is_lazy(x):
+        x = _shaped(x)
+    if not is_resident(x) and math.prod(x.shape) * np.dtype(x.dtype).itemsize > limit:
+        check_array("y", y)
+        _check_shapes(x.shape, np.shape(y))
+    else:
+        x = x[:] if is_lazy(x) else x
+        check_data(x, y)
+        x = _on_device("x", x)
+    y = _on_device("y", y)
+    if not isinstance(likelihood, Categorical):
+        y = y.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else float)
+    _check_targets(model, likelihood, x, y, key)
+    return x, y
+
+
+def _shaped(x: Any) -> Any:
+    """x as it is, if it has a shape, a type and rows; else as an array, if it can be one."""
+    if all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
+        return x
+    check_array("x", x, least_ndim=2)
+    return np.asarray(x)
+
+
+def _check_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    if len(x) < 2 or 0 in x or x[0] != y[0]:
+        raise ValueError(f"x has shape {x}, y {y}: both need as many examples, x at least 2 axes.")
+
+
+def _on_device(name: str, array: Any) -> Array:
+    with np.errstate(over="ignore"):
+        there = jnp.asarray(array)
+    if there is not array and jnp.issubdtype(there.dtype, jnp.inexact):
+        check_array(name, there)  # once more: what is finite in float64 may not be in float32
+    return there
+
+
+def _check_targets(model: Any, likelihood: Likelihood, x: Any, y: Array, key: PRNGKeyArray) -> None:
+    """Refuse targets that the likelihood of the model's outputs refuses."""
+    row = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+    outputs, _ = jax.eval_shape(lambda x, key: model(as_floats(x), key=key), row, key)
+    for start in range(0, y.shape[0], ROWS_A_CHECK):
+        part = y[start : start + ROWS_A_CHECK]
+        likelihood.log_prob(jnp.zeros((part.shape[0], *outputs.shape[1:]), outputs.dtype), part)

@@ -1,0 +1,66 @@
+"""What a person sees of a run: the temperature once, then a bar with loss, KL, accuracy and the time left."""
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Display:
+    """A progress bar on standard error; silent, but for nothing at all, if not wanted."""
+
+    def __init__(self, show: bool, total: int, kl_weight: float, kl_warmup: float, examples: int, validation: bool):
+        self.show, self.total, self.validation = show, total, validation
+        self.console = Console(stderr=True)
+        self.about = _about(kl_weight, kl_warmup, examples)
+        self.bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f}%  {task.fields[words]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not show,
+        )
+        self.task = self.bar.add_task("compiling", total=total, words="")
+
+    def __enter__(self) -> "Display":
+        self.say(self.about)
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def say(self, words: str) -> None:
+        """A line that stays."""
+        if self.show:
+            self.console.print(words, highlight=False)
+
+    def resumed(self, step: int) -> None:
+        """Start the bar from a checkpoint."""
+        self.say(f"Resumed at step {step} of {self.total}.")
+        self.bar.update(self.task, completed=step)
+
+    def update(self, step: int, row: dict[str, Any]) -> None:
+        """Move the bar to a step and show its row of metrics."""
+        words = f"loss {row['loss']:.4f}  KL {row['kl']:.1f} nats"
+        if not math.isnan(row["accuracy"]):
+            words += f"  accuracy {row['accuracy']:.1%}"
+        if "validation_nll" in row:
+            self.held_out = f"  validation NLL {row['validation_nll']:.4f}"
+            if not math.isnan(row["validation_accuracy"]):
+                self.held_out += f", {row['validation_accuracy']:.1%}"
+        if self.validation:
+            words += getattr(self, "held_out", "")
+        if row["skipped"]:
+            words += f"  skipped {row['skipped']}"
+        self.bar.update(self.task, description="training", completed=step, words=words)
+
+
+def _about(kl_weight: float, kl_warmup: float, examples: int) -> str:
+    meaning = "the ELBO" if kl_weight == 1 else "a tempered posterior"
+    words = f"KL weight {kl_weight:g} ({meaning}), effective temperature {kl_weight:g}, {examples} examples"
+    return words + (f"; from a thousandth of it over the first {kl_warmup:.0%} of the run" if kl_warmup else "")
