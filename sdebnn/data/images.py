@@ -52,7 +52,7 @@ def cifar10c(corruption: str, severity: int, folder: Folder = None) -> Part:
         raise ValueError(f"severity={severity} is beyond the five that there are: choose 1 to {SEVERITIES}.")
     root, digests = published.home(folder) / "CIFAR-10-C", published.DIGESTS["cifar10c"]
     with _remedy("cifar10c"):
-        x, y = (_npy(root / name, digests[name]) for name in (f"{corruption}.npy", "labels.npy"))
+        x, y = (saved(root / name, digests[name]) for name in (f"{corruption}.npy", "labels.npy"))
         block = len(x) // SEVERITIES
         if x.shape[1:] != (32, 32, 3) or y.shape != x.shape[:1] or len(x) != block * SEVERITIES:
             raise ValueError(f"{root / corruption}.npy and labels.npy have shapes {x.shape} and {y.shape}.")
@@ -73,6 +73,15 @@ def digits(seed: int = 0) -> DataSet:
     first = 4 * len(x) // 5
     train, test = (Part(x[at], classes[at].astype(np.int32)) for at in (order[:first], order[first:]))
     return DataSet("digits", train, test, DIGIT_CLASSES)
+
+
+def saved(path: Path, md5: str) -> np.ndarray:
+    """A memory map of a published .npy file of bytes."""
+    array = formats.mapped(path)
+    if array.dtype != np.uint8 or not array.size:
+        raise ValueError(f"{path} holds {array.size} values of {array.dtype}: it should hold bytes.")
+    published.check_digest(str(path), np.memmap(path, np.uint8, "r").data, md5)
+    return array
 
 
 def _dataset(name: str, parts: Sequence[str], classes: tuple[str, ...], read: Callable[[str], Part]) -> DataSet:
@@ -134,15 +143,6 @@ def _cifar_part(root: Path, part: str) -> Part:
         x, y = zip(*(parse(blob, where) for where, blob in blobs.items()), strict=True)
         return Part(np.concatenate(x), np.concatenate(y))
     raise FileNotFoundError(f"{root} holds no CIFAR-10.")
-
-
-def _npy(path: Path, md5: str) -> np.ndarray:
-    """A memory map of a .npy file of bytes, its digest verified."""
-    array = formats.mapped(path)
-    published.check_digest(str(path), np.memmap(path, np.uint8, "r").data, md5)
-    if array.dtype != np.uint8:
-        raise ValueError(f"{path} holds {array.dtype}, not bytes.")
-    return array
 
 
 @contextmanager
