@@ -1,0 +1,167 @@
+"""The formats that image sets are published in: idx, the two of CIFAR-10, gzip and tar around them.
+
+Bytes from outside are never trusted: each reader checks what the bytes declare against what there is, builds nothing
+but arrays of bytes, and refuses in one line that begins with the name of the file.
+"""
+
+import io
+import pickle
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.lib.format as npy
+
+CIFAR_SHAPE = (3, 32, 32)
+LARGEST = 2**30  # bytes that a compressed file may unfold to: five times the largest one published
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file; unpacked, if its name ends in .gz."""
+    try:
+        blob = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return gunzip(blob, str(path)) if path.suffix == ".gz" else blob
+
+
+def mapped(path: Path) -> np.ndarray:
+    """A memory map of a .npy file; one that holds Python objects is refused, never unpickled."""
+    try:
+        with path.open("rb") as stream:
+            version = npy.read_magic(stream)
+            header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = header(stream)
+            start = stream.tell()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except Exception as error:  # the header is a Python literal, and parsing one can fail in many ways
+        raise ValueError(f"{path} is damaged or no .npy file: {type(error).__name__} in its header.") from None
+    size, held = dtype.itemsize, path.stat().st_size - start
+    for n in shape:
+        size *= n
+    if dtype.hasobject or size != held:
+        raise ValueError(f"{path} declares {shape} values of {dtype} and holds {held} bytes.")
+    if not size:
+        return np.empty(shape, dtype)  # nothing to map
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def gunzip(blob: bytes, where: str) -> bytes:
+    """What one gzip member holds, its checksum verified."""
+    unpack = zlib.decompressobj(wbits=31)  # 31: a gzip header, and at the end its CRC
+    try:
+        data = unpack.decompress(blob, LARGEST)
+    except zlib.error as error:
+        raise ValueError(f"{where} is damaged or not gzip: {error}.") from None
+    if unpack.unconsumed_tail:
+        raise ValueError(f"{where} unfolds to more than {LARGEST} bytes: it is not a file of images.")
+    if not unpack.eof:
+        raise ValueError(f"{where} is cut short: its gzip stream has no end.")
+    if unpack.unused_data:
+        raise ValueError(f"{where} has {len(unpack.unused_data)} bytes after the end of its gzip stream.")
+    return data
+
+
+def parse_idx(blob: bytes, where: str) -> np.ndarray:
+    """The array of an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
+    if len(blob) < 4 or blob[:3] != b"\0\0\x08" or blob[3] == 0:
+        raise ValueError(f"{where} is not an idx file of bytes: it begins with {blob[:4].hex() or 'nothing'}.")
+    start = 4 + 4 * blob[3]
+    if len(blob) < start:
+        raise ValueError(f"{where} is cut short: it ends within its header.")
+    shape = tuple(int(n) for n in np.frombuffer(blob, ">u4", count=blob[3], offset=4))
+    size = 1
+    for n in shape:  # of Python's integers, which do not overflow
+        size *= n
+    if len(blob) - start != size:
+        raise ValueError(f"{where} declares {'x'.join(map(str, shape))} values and holds {len(blob) - start}.")
+    return np.frombuffer(blob, np.uint8, offset=start).reshape(shape)
+
+
+def parse_cifar_binary(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of a .bin batch: records of one label and three planes of 32x32."""
+    record = 1 + int(np.prod(CIFAR_SHAPE))
+    if not blob or len(blob) % record:
+        raise ValueError(f"{where} holds {len(blob)} bytes, which is no whole number of records of {record}.")
+    table = np.frombuffer(blob, np.uint8).reshape(-1, record)
+    return _images(table[:, 1:]), labels(table[:, 0], where)
+
+
+def parse_cifar_pickle(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of a batch of the Python version, without running anything that the pickle asks for."""
+    stream = io.BytesIO(blob)
+    try:
+        batch = _Inert(stream, encoding="bytes").load()
+        pixels, found = batch[b"data"], batch[b"labels"]
+        _, shape, dtype, fortran, raw = pixels.state
+        table = np.frombuffer(raw, np.uint8).reshape(shape)
+        sound = pixels.name == "_reconstruct" and dtype.name == "dtype" and dtype.args[0] in ("u1", b"u1")
+        sound = sound and not fortran and table.shape == (len(found), int(np.prod(CIFAR_SHAPE))) and len(found) > 0
+        sound = sound and all(type(label) is int and 0 <= label < 256 for label in found) and not stream.read(1)
+    except (Exception, MemoryError) as error:  # a pickle can raise anything
+        raise ValueError(f"{where} is no batch of CIFAR-10: {type(error).__name__} while reading it.") from None
+    if not sound:
+        raise ValueError(
+            f"{where} is no batch of CIFAR-10: it needs 'data' of bytes, 3072 an image, and as many 'labels'."
+        )
+    return _images(table), labels(np.array(found, np.uint8), where)
+
+
+def labels(found: np.ndarray, where: str, classes: int = 10) -> np.ndarray:
+    """Labels as int32, refused beyond the classes."""
+    if found.max(initial=0) >= classes:
+        raise ValueError(f"{where} holds the label {found.max()}: there are the classes 0 to {classes - 1}.")
+    return found.astype(np.int32)
+
+
+def _images(table: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(table.reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1))
+
+
+class _Name:
+    """Stands for a name that a pickle refers to: it can be called and given a state, and does nothing but remember."""
+
+    __slots__ = ("args", "name", "state")
+
+    def __init__(self, name: str, args: tuple = ()):
+        self.name, self.args, self.state = name, args, None
+
+    def __call__(self, *args: Any) -> "_Name":
+        return _Name(self.name, args)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+# The unpickler that is written in Python: the one in C sets aside as much memory as a damaged pickle asks for.
+class _Inert(pickle._Unpickler):
+    """Reads a pickle of dicts, lists, numbers, bytes and arrays; no name in it becomes an object."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
+            return _Name(name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+
+
+def tar_members(blob: bytes, where: str, names: list[str]) -> dict[str, bytes]:
+    """The named files of a tar archive. Nothing is written to disk."""
+    found, name = {}, names[0]
+    try:
+        with tarfile.open(fileobj=io.BytesIO(blob), mode="r:") as archive:
+            for name in names:
+                member = archive.getmember(name)
+                # The bound is for sparse files, which may claim any size.
+                stream = archive.extractfile(member) if member.isreg() and member.size <= len(blob) else None
+                found[name] = stream.read() if stream else b""
+    except KeyError:
+        raise ValueError(f"{where} lacks {name}.") from None
+    except Exception as error:  # tarfile lets through what its fields happen to raise
+        raise ValueError(f"{where} is damaged or no tar archive: {type(error).__name__} at {name}.") from None
+    return found
