@@ -41,17 +41,14 @@ def write_whole(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
-    """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
-    data = serialise({name: np.ascontiguousarray(array) for name, array in _named(tree).items()})
-    words = {"kind": kind, "sha256": hashlib.sha256(data).hexdigest(), **facts}
-    write_whole(_with(path, ".safetensors"), data)
-    write_whole(_with(path, ".json"), (json.dumps({**words, "seal": _seal(words)}, indent=1) + "\n").encode())
+def write_facts(file: Path, kind: str, facts: dict[str, Any]) -> None:
+    """Write a record as JSON, sealed by a digest of its own."""
+    words = {"kind": kind, **facts}
+    write_whole(file, (json.dumps({**words, "seal": _seal(words)}, indent=1) + "\n").encode())
 
 
-def read_facts(path: Path, kind: str) -> dict[str, Any]:
-    """The facts that were saved with a tree, unless they were changed since or are of another kind."""
-    file = _with(path, ".json")
+def read_facts(file: Path, kind: str) -> dict[str, Any]:
+    """What ``write_facts`` wrote, unless it was changed since or is of another kind."""
     try:
         words = json.loads(file.read_bytes())
         seal = words.pop("seal")
@@ -59,16 +56,26 @@ def read_facts(path: Path, kind: str) -> dict[str, Any]:
         raise _broken(file, "is no record of a saved state") from None
     if seal != _seal(words):
         raise _broken(file, "was changed since it was written")
-    if words.get("kind") != kind:
-        raise _broken(file, f"holds a {words.get('kind')}, not a {kind}")
+    if words.pop("kind", None) != kind:
+        raise _broken(file, f"is not a {kind}")
     return words
 
 
-def load_tree(path: Path, like: PyTree, kind: str) -> tuple[PyTree, dict[str, Any]]:
-    """What ``save_tree`` wrote, in the place of the arrays of ``like``; and the facts."""
-    facts = read_facts(path, kind)
+def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
+    """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
+    data = serialise({name: np.ascontiguousarray(array) for name, array in _named(tree).items()})
+    write_whole(_with(path, ".safetensors"), data)
+    write_facts(_with(path, ".json"), kind, {"sha256": hashlib.sha256(data).hexdigest(), **facts})
+
+
+def load_tree(path: Path, like: PyTree, kind: str, *, some: bool = False) -> tuple[PyTree, dict[str, Any]]:
+    """What ``save_tree`` wrote, in the place of the arrays of ``like``, all of them unless ``some``; and the facts."""
+    facts = read_facts(_with(path, ".json"), kind)
     file = _with(path, ".safetensors")
-    data = file.read_bytes()
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise _broken(file, "is missing") from None
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise _broken(file, "is cut short or was changed since it was written")
     try:
@@ -76,9 +83,10 @@ def load_tree(path: Path, like: PyTree, kind: str) -> tuple[PyTree, dict[str, An
     except (SafetensorError, ValueError, KeyError) as error:  # a seal over nonsense is not a tree
         raise _broken(file, f"is no safetensors file ({error})") from None
     wanted = _named(like)
-    if unknown := sorted(set(arrays) ^ set(wanted)):
+    unknown = set(wanted) - set(arrays) if some else set(arrays) ^ set(wanted)
+    if unknown:
         raise ValueError(
-            f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {unknown[0]}; "
+            f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {min(unknown)}; "
             "build them as they were when it was saved."
         )
     for name, array in wanted.items():
@@ -97,7 +105,7 @@ def _named(tree: PyTree) -> dict[str, Any]:
 
 
 def _name(where: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(where).lstrip(".")
+    return jax.tree_util.keystr(where, simple=True, separator=".")
 
 
 def _with(path: Path, suffix: str) -> Path:
@@ -109,4 +117,4 @@ def _seal(words: dict[str, Any]) -> str:
 
 
 def _broken(file: Path, what: str) -> ValueError:
-    return ValueError(f"{file} {what}: delete the pair {file.stem}.* to go on from the one before it.")
+    return ValueError(f"{file} {what}: delete {file.stem}.* to go on from what was saved before, or start anew.")

@@ -43,6 +43,16 @@ def draw_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
 
 
+def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
+    """A module of one example as a function of a batch, after the arguments that all examples share.
+
+    A module whose ``batched`` is true takes the batch as it is: so do convolutions, whose gradient needs it whole.
+    """
+    if getattr(module, "batched", False):
+        return lambda x: module(*leading, x)
+    return lambda x: jax.vmap(module, in_axes=(None,) * len(leading) + (0,))(*leading, x)
+
+
 class Deterministic(eqx.Module):
     """A module of one example as a model of a batch: no weight is uncertain, the KL is 0."""
 
@@ -50,7 +60,7 @@ class Deterministic(eqx.Module):
 
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         try:
-            outputs = jax.vmap(self.module)(x)
+            outputs = over_batch(self.module)(x)
         except TypeError as error:
             raise ValueError(f"{_name(self.module)} refuses {_refusal(x, error)}: check the shape of x.") from error
         return outputs, jnp.zeros((), outputs.dtype)
@@ -127,7 +137,7 @@ class SDEBlock(eqx.Module):
 
     def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
         """The field with one draw of its weights in place, over a batch."""
-        return jax.vmap(eqx.combine(random, self.field), in_axes=(None, 0))(t, h)
+        return over_batch(eqx.combine(random, self.field), t)(h)
 
     def _check_shape(self, h: Hidden) -> None:
         """Refuse a field whose dh/dt does not look like h."""

@@ -128,14 +128,14 @@ def our_net(
         *_norm(channels[0]),
         Conv(channels[0], channels[0], compute=compute, key=second),
     ]
-    layers: list[Any] = [Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in stem]))]
+    layers: list[Any] = [Deterministic(part) for part in stem]
     number = 0
     for stage, width in enumerate(channels):
         down_key = keys.pop(0)
         if stage:
             before = channels[stage - 1]
             down = [*_norm(before), Conv(before, width, stride=2, compute=compute, key=down_key)]
-            layers.append(Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in down])))
+            layers.extend(Deterministic(part) for part in down)
         for _ in range(blocks):
             field_key, drift_key = jax.random.split(keys.pop(0))
             field = TimeConv(
@@ -150,8 +150,7 @@ def our_net(
                     bayesianize(field, prior=prior, drift=drift, initial=law, solver=solver, kl=kl, key=drift_key)
                 )
             number += 1
-    pool = [*_norm(channels[-1]), pooled]
-    layers.append(Deterministic(eqx.nn.Sequential([eqx.nn.Lambda(part) for part in pool])))
+    layers.extend(Deterministic(part) for part in (*_norm(channels[-1]), pooled))
     return SDEBNN((*layers, _head(channels[-1], classes, mean_field_head, head_key)))
 
 

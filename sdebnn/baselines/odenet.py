@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Solution
+from sdebnn.models import over_batch
 from sdebnn.processes import Depth, Weights
 
 
@@ -41,7 +42,7 @@ class ODEBlock(eqx.Module):
         stages = tuple(arrays for _ in range(self.solver.stages))
 
         def f_h(t: Depth, h: Hidden, arrays: PyTree[Array]) -> Hidden:
-            return jax.vmap(eqx.combine(arrays, self.field), in_axes=(None, 0))(t, h)
+            return over_batch(eqx.combine(arrays, self.field), t)(h)
 
         outputs, roughness = self.solver.hidden(f_h, stages, h, rough=rough)
         return Solution(

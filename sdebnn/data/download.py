@@ -66,7 +66,7 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, *, base: str | 
     check_choice("name", name, tuple(SOURCES))
     source, root = SOURCES[name], published.home(folder)
     target = root / source.folder
-    if _whole(name, root):
+    if is_here(name, root):
         return target
     with _one_line(target), _progress() as progress:
         for file, md5 in source.files.items():
@@ -76,7 +76,7 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, *, base: str | 
     return target
 
 
-def _whole(name: str, root: Path) -> bool:
+def is_here(name: str, root: Path) -> bool:
     """Whether the set is there, in any form that its reader accepts."""
     readers = {"mnist": images.mnist, "fashion-mnist": images.fashion_mnist, "cifar10": images.cifar10}
     try:

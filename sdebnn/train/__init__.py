@@ -1,7 +1,7 @@
 """Train any model of the contract, by its evidence lower bound, and lose nothing on the way."""
 
 from sdebnn.train.engine import Fit, fit
-from sdebnn.train.folder import saved_arrays, saved_steps
+from sdebnn.train.folder import saved_answer, saved_steps
 from sdebnn.train.loop import TrainState
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
 from sdebnn.train.objective import Elbo, as_data, as_floats, elbo, is_lazy
@@ -17,6 +17,6 @@ __all__ = [
     "estimator_noise",
     "fit",
     "is_lazy",
-    "saved_arrays",
+    "saved_answer",
     "saved_steps",
 ]

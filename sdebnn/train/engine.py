@@ -157,8 +157,8 @@ def fit(
     settings = {
         "epochs": epochs, "batch_size": batch_size, "accumulate": accumulate, "draws": draws, "kl_weight": kl_weight,
         "kl_warmup": kl_warmup, "learning_rate": learning_rate, "clip": clip, "ema": ema,
-        "roughness_weight": roughness_weight, "watch": watch, "patience": patience, "validation": validation is not None,
-        "examples": examples, "data": _fingerprint(x, y), "key": jax.random.key_data(key).tolist(),
+        "roughness_weight": roughness_weight, "watch": watch, "patience": patience,
+        "validation": validation is not None, "examples": examples, "data": _fingerprint(x, y), "key": jax.random.key_data(key).tolist(),
     }  # fmt: skip
     plan = _Plan(
         job, total, validate_every or math.ceil(records / steps_an_epoch), validation, watch, patience, monitor,
@@ -232,8 +232,8 @@ class _Run:
                     f"{shown(value)}: use the same, or choose another folder."
                 )
         tree, _ = place.load(steps[-1], self._tree())
-        state = jax.tree.map(jnp.asarray, tree["state"])
-        self.state, self.best, self.history = TrainState(*state), tree["best"], tree["history"]
+        self.best, self.history = tree.pop("best"), tree.pop("history")
+        self.state = TrainState(**jax.tree.map(jnp.asarray, tree))
         self.step, self.seconds = saved["step"], saved["seconds"]
         self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
         self.best_step, self.waited, self.stopped = saved["best_step"], saved["waited"], saved["stopped"]
@@ -267,9 +267,7 @@ class _Run:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        if self.plan.patience is not None and self.best_step:
-            return self.best
-        return self._answer()
+        return self.best if self._which() == "best" else self._now()
 
     def _advance(self, stop: int) -> Record:
         stop = max(stop, self.step)
@@ -315,10 +313,10 @@ class _Run:
         if int(self.state.in_a_row) >= job.max_skipped:
             self.stopped = True
             warnings.warn(
-                f"the ELBO, its gradient or a parameter was not finite in {job.max_skipped} steps in a row, the last of "
-                f"them step {self.step}: stopped with the last good parameters; lower "
-                f"learning_rate={plan.settings['learning_rate']}, standardise the data, or give an adaptive solver more "
-                "max_steps.",
+                f"the ELBO, its gradient or a parameter was not finite in {job.max_skipped} steps in a row, up to step "
+                f"{self.step}: stopped with the last good parameters; lower "
+                f"learning_rate={plan.settings['learning_rate']}, standardise the data, or give an adaptive solver "
+                "more max_steps.",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -334,13 +332,13 @@ class _Run:
         plan = self.plan
         assert plan.validation is not None
         scores = validation_scores(
-            eqx.combine(self._answer(), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
+            eqx.combine(self._now(), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
             draws_at_once=plan.job.draws_at_once,
         )  # fmt: skip
         value = scores.nll if plan.watch == "nll" else -scores.elbo
         if value < self.best_value:
             self.best, self.best_value, self.best_step, self.waited = (
-                jax.device_get(self._answer()),
+                jax.device_get(self._now()),
                 value,
                 self.step,
                 0,
@@ -362,11 +360,17 @@ class _Run:
         self.display.say(noise.verdict())
         return {f"noise_{name}": number for name, number in noise.variances().items()}
 
-    def _answer(self) -> PyTree:
+    def _which(self) -> str:
+        """The name of the parameters that are the answer, if the run ends here."""
+        if self.plan.patience is not None and self.best_step:
+            return "best"
+        return "parameters" if self.state.ema is None else "ema"
+
+    def _now(self) -> PyTree:
         return self.state.parameters if self.state.ema is None else self.state.ema
 
     def _tree(self) -> PyTree:
-        return {"state": tuple(self.state), "best": self.best, "history": self.history}
+        return {**self.state._asdict(), "best": self.best, "history": self.history}
 
     def _save(self, last: bool) -> None:
         """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
@@ -374,7 +378,7 @@ class _Run:
         facts = {
             "step": self.step, "seconds": self.seconds, "stopped": self.stopped, "waited": self.waited,
             "best_value": self.best_value if math.isfinite(self.best_value) else None, "best_step": self.best_step,
-            "settings": self.plan.settings, "versions": {"jax": jax.__version__, "numpy": np.__version__},
+            "answer": self._which(), "settings": self.plan.settings, "versions": {"jax": jax.__version__, "numpy": np.__version__},
         }  # fmt: skip
         try:
             self.place.save(self.step, jax.device_get(self._tree()), facts)

@@ -74,7 +74,7 @@ class RunFolder:
 
     def facts(self, step: int) -> dict[str, Any]:
         """The facts saved with a checkpoint."""
-        return read_facts(self._pair(step), KIND)
+        return read_facts(self._pair(step).with_suffix(".json"), KIND)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the metrics."""
@@ -107,12 +107,14 @@ def saved_steps(path: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def saved_arrays(path: Path, like: PyTree, step: int | None = None) -> tuple[PyTree, dict[str, Any]]:
-    """The arrays of a run's last checkpoint, or of that of a step, and the facts saved with it."""
+def saved_answer(path: Path, like: PyTree) -> PyTree:
+    """The parameters that a run has reached, in the places of those of ``like``: best, averaged or last, as it says."""
     steps = saved_steps(path)
     if not steps:
-        raise ValueError(f"{path} holds no checkpoint: train it first, sdebnn train --out {path}.")
-    return load_tree(_pair(path, steps[-1] if step is None else step), like, KIND)
+        raise ValueError(f"{path} holds no checkpoint: train it first, with sdebnn train --out {path} --resume.")
+    pair = _pair(path, steps[-1])
+    answer = read_facts(pair.with_suffix(".json"), KIND)["answer"]
+    return load_tree(pair, {answer: like}, KIND, some=True)[0][answer]
 
 
 def _pair(path: Path, step: int) -> Path:

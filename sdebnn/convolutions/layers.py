@@ -1,4 +1,4 @@
-"""Hidden dynamics of images, dh/dt = f_h(t, h), by convolutions; an image is "height width channel".
+"""Hidden dynamics dh/dt = f_h(t, h) of images, "height width channel", by convolutions.
 
     layer(t, h) = kernel * (h, t) + bias      t is one more channel, constant over the image and zero outside of it
 
@@ -8,7 +8,7 @@ own number of channels.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -17,27 +17,27 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
+from sdebnn.convolutions.operations import conv, conv_transpose
 from sdebnn.processes import Depth
 
-Image = Float[Array, "height width channel"]
+Images = Float[Array, "*batch height width channel"]
 Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
 Compute = Literal["float32", "bfloat16"]
 
 
-def convolve(image: Image, kernel: Float[Array, "kh kw in out"], move: Move = "same") -> Image:
-    """Zero-padded convolution of one image: of stride 1, of stride 2, or its transpose."""
-    dimensions = ("NHWC", "HWIO", "NHWC")
+def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> Images:
+    """Zero-padded convolution: of stride 1, of stride 2, or its transpose."""
     if move == "up":
-        return lax.conv_transpose(image[None], kernel, (2, 2), "SAME", dimension_numbers=dimensions)[0]
-    stride = 2 if move == "down" else 1
-    return lax.conv_general_dilated(image[None], kernel, (stride, stride), "SAME", dimension_numbers=dimensions)[0]
+        return conv_transpose(images, kernel)
+    return conv(images, kernel, 2 if move == "down" else 1)
 
 
 class TimeConvLayer(eqx.Module):
     """A 3×3 convolution of (h, t); without ``time``, of h alone. Standardised weights are scaled by their fan-in."""
 
-    kernel: Float[Array, "kh kw in out"]
-    time: Float[Array, "kh kw out"] | None
+    batched: ClassVar[bool] = True
+    kernel: Float[Array, "3 3 in out"]
+    time: Float[Array, "3 3 out"] | None
     bias: Float[Array, " out"]
     move: Move = eqx.field(static=True)
     gain: float = eqx.field(static=True)
@@ -47,7 +47,6 @@ class TimeConvLayer(eqx.Module):
         self,
         in_channels: int,
         out_channels: int,
-        size: int = 3,
         *,
         move: Move = "same",
         time: bool = True,
@@ -56,13 +55,12 @@ class TimeConvLayer(eqx.Module):
         key: PRNGKeyArray,
     ):
         check_counts("channels", (in_channels, out_channels))
-        check_count("size", size)
         check_choice("move", move, get_args(Move))
         check_positive("gain", gain)
         check_positive("bias_scale", bias_scale)
         check_key(key)
-        fan_in = size * size * (in_channels + time)
-        kernel = gain / math.sqrt(fan_in) * jax.random.normal(key, (size, size, in_channels + time, out_channels))
+        fan_in = 9 * (in_channels + time)
+        kernel = gain / math.sqrt(fan_in) * jax.random.normal(key, (3, 3, in_channels + time, out_channels))
         self.kernel = kernel[:, :, :in_channels]
         self.time = kernel[:, :, -1] if time else None
         self.bias = jnp.zeros(out_channels)
@@ -71,16 +69,15 @@ class TimeConvLayer(eqx.Module):
     @property
     def scales(self) -> "TimeConvLayer":
         """What each array is, as a multiple of its standardised weights: a layer of numbers."""
-        kh, kw, channels, _ = self.kernel.shape
-        scale = self.gain / math.sqrt(kh * kw * (channels + (self.time is not None)))
+        scale = self.gain / math.sqrt(9 * (self.kernel.shape[2] + (self.time is not None)))
         numbers = (scale, self.bias_scale) if self.time is None else (scale, scale, self.bias_scale)
         return jax.tree.unflatten(jax.tree.structure(self), numbers)
 
-    def __call__(self, t: Depth, h: Image) -> Image:
+    def __call__(self, t: Depth, h: Images) -> Images:
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
         bias = self.bias
         if self.time is not None:
-            ones = jnp.ones((*h.shape[:2], 1), self.time.dtype)
+            ones = jnp.ones((*h.shape[-3:-1], 1), self.time.dtype)
             bias = bias + t * convolve(ones, self.time[:, :, None], self.move)
         return out + bias.astype(out.dtype)
 
@@ -93,6 +90,7 @@ class TimeConv(eqx.Module):
     ``compute="bfloat16"`` rounds what the layers are given, never the state, the weights or the KL.
     """
 
+    batched: ClassVar[bool] = True
     layers: tuple[TimeConvLayer, ...]
     activation: Callable[[Array], Array]
     compute: Compute = eqx.field(static=True)
@@ -142,7 +140,7 @@ class TimeConv(eqx.Module):
         """What each array is, as a multiple of its standardised weights: a field of numbers."""
         return eqx.tree_at(lambda field: field.layers, self, tuple(layer.scales for layer in self.layers))
 
-    def __call__(self, t: Depth, h: Image) -> Image:
+    def __call__(self, t: Depth, h: Images) -> Images:
         out = h.astype(self.compute)
         for layer in self.layers[:-1]:
             out = self.activation(layer(t, out))
@@ -152,7 +150,8 @@ class TimeConv(eqx.Module):
 class Conv(eqx.Module):
     """A deterministic 3×3 convolution, standardised as the random ones are: one learning rate suits both."""
 
-    kernel: Float[Array, "kh kw in out"]
+    batched: ClassVar[bool] = True
+    kernel: Float[Array, "3 3 in out"]
     stride: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
 
@@ -161,7 +160,7 @@ class Conv(eqx.Module):
         self.kernel = jax.random.normal(key, (3, 3, in_channels, out_channels))
         self.stride, self.compute = stride, compute
 
-    def __call__(self, x: Image) -> Image:
+    def __call__(self, x: Images) -> Images:
         scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))
         kernel = (scale * self.kernel).astype(self.compute)
         return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)
@@ -170,6 +169,7 @@ class Conv(eqx.Module):
 class GroupNorm(eqx.Module):
     """Zero mean and unit variance within each of a few groups of channels, then a learned scale and shift."""
 
+    batched: ClassVar[bool] = True
     scale: Float[Array, " channel"]
     shift: Float[Array, " channel"]
     groups: int = eqx.field(static=True)
@@ -179,14 +179,14 @@ class GroupNorm(eqx.Module):
         self.scale, self.shift = jnp.ones(channels), jnp.zeros(channels)
         self.groups = math.gcd(channels, groups)
 
-    def __call__(self, x: Image) -> Image:
-        grouped = x.reshape(-1, self.groups, x.shape[-1] // self.groups)
-        mean = grouped.mean((0, 2), keepdims=True)
-        variance = jnp.square(grouped - mean).mean((0, 2), keepdims=True)
+    def __call__(self, x: Images) -> Images:
+        grouped = x.reshape(*x.shape[:-3], -1, self.groups, x.shape[-1] // self.groups)
+        mean = grouped.mean((-3, -1), keepdims=True)
+        variance = jnp.square(grouped - mean).mean((-3, -1), keepdims=True)
         return ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape) * self.scale + self.shift
 
 
-def squeeze(x: Image) -> Image:
+def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*channel"]:
     """Each 2×2 patch of pixels becomes four times the channels of one pixel. Nothing is lost: see ``unsqueeze``."""
     height, width, channels = x.shape
     if height % 2 or width % 2:
@@ -195,7 +195,7 @@ def squeeze(x: Image) -> Image:
     return patches.reshape(height // 2, width // 2, 4 * channels)
 
 
-def unsqueeze(x: Image) -> Image:
+def unsqueeze(x: Float[Array, "height width channel"]) -> Float[Array, "2*height 2*width _"]:
     """The inverse of ``squeeze``."""
     height, width, channels = x.shape
     patches = x.reshape(height, width, 2, 2, channels // 4).transpose(0, 2, 1, 3, 4)
@@ -210,7 +210,7 @@ class Pixels(eqx.Module):
     std: tuple[float, ...] = eqx.field(static=True)
     zeros: int = eqx.field(default=0, static=True)
 
-    def __call__(self, x: Image) -> Image:
+    def __call__(self, x: Float[Array, "height width channel"]) -> Float[Array, "height width more"]:
         if x.shape != self.shape:
             raise ValueError(
                 f"an example has shape {x.shape}, this model takes {self.shape}: pass images of bytes, 0 to 255, of "
@@ -220,6 +220,6 @@ class Pixels(eqx.Module):
         return jnp.pad(x, ((0, 0), (0, 0), (0, self.zeros)))
 
 
-def pooled(x: Image) -> Any:
+def pooled(x: Float[Array, "height width channel"]) -> Float[Array, " channel"]:
     """The mean over the pixels of each channel."""
     return x.mean((0, 1))

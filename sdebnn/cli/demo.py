@@ -1,11 +1,9 @@
-"""The command line: the only place where strings become objects."""
+"""``sdebnn demo``: a regression in under a minute, its pictures and metrics."""
 
 import importlib.util
 import io
 import json
-import os
 import platform
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,68 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from rich.console import Console
 
-from sdebnn import __version__, verify
+from sdebnn import __version__
 from sdebnn.checks import check_count
+from sdebnn.cli.common import key_of
 from sdebnn.data import toy
+from sdebnn.files import write_whole
 from sdebnn.likelihoods import Gaussian
 from sdebnn.models import SDEBNN, draw_keys, prior_of
 from sdebnn.predict import evaluate, predict
 from sdebnn.processes import Point
 from sdebnn.train import fit
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Infinitely deep Bayesian neural networks.",
-)
 
-
-def main() -> None:
-    """Run the command line. What a user got wrong is one line on stderr and exit code 2."""
-    try:
-        app()
-    except (ValueError, OSError) as error:
-        print(f"sdebnn: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-@app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
-        print(f"sdebnn {__version__}")
-        raise typer.Exit
-
-
-@app.command("verify")
-def verify_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    seed: Annotated[int, typer.Option(help="Names the random paths.")] = 0,
-) -> None:
-    """Check this machine's answers against exact ones. Exits with 1 if any is wrong."""
-    rows = []
-    console = Console(stderr=True) if as_json else Console()
-    if not as_json:
-        console.print(
-            f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold", soft_wrap=True
-        )
-    for theorem in verify.theorems(_key(seed)):
-        rows.append({**theorem._asdict(), "passed": theorem.passed})
-        if not as_json:
-            mark = "[green]ok  [/]" if theorem.passed else "[red]FAIL[/]"
-            numbers = f"{theorem.measured:12.6g}  {theorem.exact:12.6g}  {theorem.tolerance:10.2g}"
-            console.print(f"{mark}  {theorem.name:54}  {numbers}", highlight=False, soft_wrap=True)
-    failed = sum(not row["passed"] for row in rows)
-    if as_json:
-        print(json.dumps({"theorems": rows}, indent=2))
-    else:
-        console.print(f"{len(rows) - failed} of {len(rows)} hold on {jax.devices()[0].device_kind}.", highlight=False)
-    raise typer.Exit(1 if failed else 0)
-
-
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and metrics.json.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Names the data, the model and its draws.")] = 0,
@@ -85,7 +34,7 @@ def demo(
 ) -> None:
     """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
     check_count("epochs", epochs)
-    keys = jax.random.split(_key(seed), 7)
+    keys = jax.random.split(key_of(seed), 7)
     _prepare(out)
     x, y = toy.wave(200, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
@@ -105,19 +54,13 @@ def demo(
         "fit_seconds": round(seconds, 2),
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
-    _write(out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    write_whole(out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
     _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[6])
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
         f"{metrics['coverage_95']:.1%} of 400 held-out points, and the predictive spread is "
         f"{metrics['std_ratio']:.1f} times wider one range-width outside the data."
     )
-
-
-def _key(seed: int) -> jax.Array:
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed={seed} must be a whole number from 0 to {2**32 - 1}.")
-    return jax.random.key(seed)
 
 
 def _prepare(out: Path) -> None:
@@ -197,11 +140,4 @@ def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax
 def _save(figure: Any, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160, format="png")
-    _write(path, picture.getvalue())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    write_whole(path, picture.getvalue())

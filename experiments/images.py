@@ -1,0 +1,63 @@
+"""MNIST and CIFAR-10 by the command line, on one GPU: each row of the table is one run and one JSON file.
+
+    python experiments/images.py [ROW ...] [--out results] [--runs FOLDER] [--seed 0]
+
+A file holds the command, versions, device, seed, seconds, scores on the test part (16 draws), the KL in nats and the
+learning curve. Settings were chosen on the validation part.
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROWS = {
+    "mnist-ours": ["--data", "mnist", "--preset", "ours"],
+    "mnist-ours-inferred": ["--data", "mnist", "--preset", "ours", "--inferred"],
+    "mnist-paper": ["--data", "mnist", "--preset", "paper", "--epochs", "20"],
+    "mnist-paper-inferred": ["--data", "mnist", "--preset", "paper", "--epochs", "20", "--inferred"],
+    "cifar10-ours": ["--data", "cifar10", "--preset", "ours"],
+    "cifar10-ours-inferred": ["--data", "cifar10", "--preset", "ours", "--inferred"],
+}
+CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "validation_nll", "validation_accuracy")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    for row in given.rows:
+        name = row if given.seed == 0 else f"{row}-seed{given.seed}"
+        arguments = ["train", *ROWS[row], "--seed", str(given.seed), "--out", str(given.runs / name), "--json"]
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "sdebnn", *arguments], stdout=subprocess.PIPE, text=True, check=True)
+        seconds = time.perf_counter() - began
+        save(given.out / f"{name}.json", given.runs / name, ["sdebnn", *arguments], seconds, done.stdout)
+
+
+def save(file: Path, run: Path, command: list[str], seconds: float, stdout: str) -> None:
+    """Gather what a run left behind into one file."""
+    result = json.loads(stdout.strip().splitlines()[-1])
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    curve = [{name: row[name] for name in CURVE if name in row} for row in rows]
+    record = {
+        "command": " ".join(command),
+        "date": datetime.date.today().isoformat(),
+        "whole_command_seconds": round(seconds, 1),
+        **result,
+        "curve": curve[:: max(1, len(curve) // 100)],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{file}: accuracy {result['accuracy']:.4f}  ECE {result['ece']:.4f}  NLL {result['nll']:.4f}  "
+          f"KL {result['kl']:.1f} nats  {seconds:.0f} s", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""``sdebnn verify`` and ``sdebnn info``: what this machine is, and whether its answers are right."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+from rich.console import Console
+
+from sdebnn import __version__, verify
+from sdebnn.cli.common import key_of
+from sdebnn.data import published
+from sdebnn.runs import IMAGES, PRESETS, read_settings
+from sdebnn.train import saved_steps
+
+
+def verify_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    seed: Annotated[int, typer.Option(help="Names the random paths.")] = 0,
+) -> None:
+    """Check this machine's answers against exact ones. Exits with 1 if any is wrong."""
+    rows = []
+    console = Console(stderr=True) if as_json else Console()
+    if not as_json:
+        console.print(
+            f"{'':4}  {'theorem':54}  {'measured':>12}  {'exact':>12}  {'tolerance':>10}", style="bold", soft_wrap=True
+        )
+    for theorem in verify.theorems(key_of(seed)):
+        rows.append({**theorem._asdict(), "passed": theorem.passed})
+        if not as_json:
+            mark = "[green]ok  [/]" if theorem.passed else "[red]FAIL[/]"
+            numbers = f"{theorem.measured:12.6g}  {theorem.exact:12.6g}  {theorem.tolerance:10.2g}"
+            console.print(f"{mark}  {theorem.name:54}  {numbers}", highlight=False, soft_wrap=True)
+    failed = sum(not row["passed"] for row in rows)
+    if as_json:
+        print(json.dumps({"theorems": rows}, indent=2))
+    else:
+        console.print(f"{len(rows) - failed} of {len(rows)} hold on {jax.devices()[0].device_kind}.", highlight=False)
+    raise typer.Exit(1 if failed else 0)
+
+
+def info(
+    run: Annotated[Path | None, typer.Argument(help="A run's folder, to say what is in it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what is installed and on which device it runs; or what a run is made of and how far it is."""
+    if run is None:
+        facts = {
+            "sdebnn": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+            "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind} ({jax.default_backend()})",
+            "data": str(published.home()),
+            "data sets": ", ".join(IMAGES),
+            "presets": ", ".join(PRESETS),
+        }
+    else:
+        settings, steps = read_settings(run), saved_steps(run)
+        result = run / "result.json"
+        facts = {
+            **settings._asdict(),
+            "checkpoints at steps": steps,
+            **(json.loads(result.read_text()) if result.exists() else {"result": None}),
+        }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        print(f"{name:22}{value}")

@@ -1,0 +1,113 @@
+"""``sdebnn train``, ``evaluate``, ``predict``: runs, from a name to a calibrated model."""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+from sdebnn import runs
+from sdebnn.data import formats
+from sdebnn.files import PART
+from sdebnn.likelihoods import Categorical
+from sdebnn.predict import predict as draws_of
+
+Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+
+
+def train(
+    data: Annotated[str, typer.Option(help="A data set (see sdebnn data list), a folder of .npy files, a .csv file.")],
+    out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    preset: Annotated[str, typer.Option(help="ours or paper.")] = "ours",
+    inferred: Annotated[bool, typer.Option("--inferred", help="Infer w_0; otherwise it is a point.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was stopped, if it was.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the preset's.")] = None,
+    kl_weight: Annotated[float, typer.Option(help="1 is the ELBO, less a tempered posterior.")] = 1.0,
+    validation: Annotated[float, typer.Option(help="Share of the training part to validate on; 0 for none.")] = 0.1,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better NLL.")] = None,
+    monitor: Annotated[int | None, typer.Option(help="Every so many epochs, measure whether STL pays.")] = None,
+    draws: Draws = 16,
+    seed: Annotated[int, typer.Option(help="Names the net, the split, the order and the draws.")] = 0,
+    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    memory_limit: Annotated[int, typer.Option(help="MiB of data on the device; more is read as needed.")] = 2048,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write for TensorBoard.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a net on a data set, and score it on the test part. Stop it any time: --resume goes on from there."""
+    settings = runs.Settings(data, preset, inferred, seed, epochs, kl_weight, validation, patience)
+    if memory_limit < 1:
+        raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")
+    with _plain_warnings():
+        result = runs.train(
+            settings, out, resume=resume, draws=draws, monitor=monitor, save_every=save_every,
+            memory_limit=memory_limit * 2**20, tensorboard=tensorboard,
+        )  # fmt: skip
+    _say(result, as_json)
+
+
+def evaluate(
+    run: Folder,
+    draws: Draws = 16,
+    steps: Annotated[int | None, typer.Option(help="Solve in so many steps instead of those trained with.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run's model on the test part of its data."""
+    made, model, likelihood = runs.open_run(run)
+    dial: dict[str, Any] = {} if steps is None else {"steps": steps}
+    with _plain_warnings():
+        scores = runs.score(made, model, likelihood, draws, **dial)
+    _say({**scores, "draws": draws}, as_json)
+
+
+def predict(
+    run: Folder,
+    inputs: Annotated[Path, typer.Argument(help="A .npy file of examples, as those the run was trained on.")],
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
+    draws: Draws = 16,
+    seed: Annotated[int, typer.Option(help="Names the draws.")] = 0,
+) -> None:
+    """Predict with a run's model: class probabilities, or means and standard deviations, one row an example."""
+    made, model, likelihood = runs.open_run(run)
+    x = formats.mapped(inputs)
+    key = jax.random.fold_in(made.key, 3 + seed)
+    with _plain_warnings():
+        samples = draws_of(model, x, draws=draws, key=key, draws_at_once=made.preset.draws_at_once)
+    centers = np.asarray(likelihood.center(samples))
+    if isinstance(likelihood, Categorical):
+        table, meaning = centers.mean(0), "the probability of each class"
+    else:
+        noise = np.asarray(likelihood.variance(samples)).mean(0)
+        table = np.concatenate([centers.mean(0), np.sqrt(centers.var(0) + noise)], axis=1)
+        meaning = "the mean of each target, then its standard deviation"
+    part = out.with_name(out.name + PART)
+    with open(part, "wb") as file:
+        np.save(file, table)
+    part.replace(out)
+    print(f"{out}: {table.shape[0]} rows of {table.shape[1]}, {meaning}.")
+
+
+def _say(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:16}{value:.5g}" if isinstance(value, float) else f"{name:16}{value}")
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as one line each."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: print(f"sdebnn: {message}", file=sys.stderr)
+    try:
+        yield
+    finally:
+        warnings.showwarning = before

@@ -1,0 +1,15 @@
+"""Images: convolutions that are fast on every platform, and the layers made of them."""
+
+from sdebnn.convolutions.layers import (
+    Compute,
+    Conv,
+    GroupNorm,
+    Pixels,
+    TimeConv,
+    TimeConvLayer,
+    pooled,
+    squeeze,
+    unsqueeze,
+)
+
+__all__ = ["Compute", "Conv", "GroupNorm", "Pixels", "TimeConv", "TimeConvLayer", "pooled", "squeeze", "unsqueeze"]

@@ -1,0 +1,186 @@
+"""A run on disk, as the command line makes it: settings in, a trained model out, and both found again later.
+
+RUN/run.json            the settings, from which data and net are made again
+RUN/metrics.jsonl       how training went            RUN/checkpoints/       where it stands
+RUN/result.json         how the trained model does on the test part
+"""
+
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from sdebnn.checks import check_choice, check_count, check_positive, shown
+from sdebnn.data import DataSet, Part, held_out, images, tabular, toy
+from sdebnn.files import read_facts, write_facts, write_whole
+from sdebnn.models import blocks
+from sdebnn.predict import evaluate
+from sdebnn.presets import Preset, preset
+from sdebnn.train import fit, saved_answer
+
+IMAGES = {
+    "digits": images.digits,
+    "mnist": images.mnist,
+    "fashion-mnist": images.fashion_mnist,
+    "cifar10": images.cifar10,
+}
+TOYS = {
+    "wave": toy.wave, "ripple": toy.ripple, "cubic": toy.cubic, "step": toy.step, "uneven": toy.uneven, "gap": toy.gap,
+    "moons": toy.moons, "spirals": toy.spirals,
+}  # fmt: skip
+PRESETS = ("ours", "paper")
+KIND = "run of sdebnn, version 1"
+
+
+class Settings(NamedTuple):
+    """What a run is made of. All of it is in ``run.json``."""
+
+    data: str
+    preset: str = "ours"
+    inferred: bool = False
+    seed: int = 0
+    epochs: int | None = None
+    kl_weight: float = 1.0
+    validation: float = 0.1
+    patience: int | None = None
+
+    def check(self) -> None:
+        """Refuse settings that cannot be."""
+        check_choice("preset", self.preset, PRESETS)
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed} must be a whole number from 0 to {2**32 - 1}.")
+        if self.epochs is not None:
+            check_count("epochs", self.epochs)
+        if self.patience is not None:
+            check_count("patience", self.patience)
+        check_positive("kl_weight", self.kl_weight, or_zero=True)
+
+
+class Run(NamedTuple):
+    """Data, a net and how to train it, made from settings."""
+
+    settings: Settings
+    data: DataSet
+    preset: Preset
+    model: Any
+
+    @property
+    def key(self) -> jax.Array:
+        """The key of all that is random in the run, beside the net's first weights."""
+        return jax.random.fold_in(jax.random.key(self.settings.seed), 1)
+
+
+def load_data(name: str, seed: int = 0) -> DataSet:
+    """The data set of a name; or the user's own: a folder of .npy files, or a .csv file; or UCI as uci/NAME/SPLIT."""
+    if name in IMAGES:
+        return IMAGES[name]()
+    if name in TOYS:
+        keys = jax.random.split(jax.random.key(seed))
+        parts = [Part(*map(np.asarray, TOYS[name](n, key=key))) for n, key in zip((400, 1000), keys, strict=True)]
+        return DataSet(name, *parts, ("0", "1") if name in ("moons", "spirals") else None)
+    if name.startswith("uci/"):
+        _, table, split = (*name.split("/"), "0")[:3]
+        if not split.isdigit():
+            raise ValueError(f"data={name!r}: a UCI set is uci/NAME/SPLIT, such as uci/concrete/0.")
+        return tabular.uci(table, int(split))
+    path = Path(name)
+    if path.is_dir():
+        return tabular.arrays(path)
+    if path.suffix == ".csv":
+        return tabular.csv(path, seed=seed)
+    raise ValueError(
+        f"data={name!r} is unknown: choose one of {', '.join([*IMAGES, *TOYS])}, uci/NAME/SPLIT, a .csv file, or a folder "
+        "with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
+    )
+
+
+def make(settings: Settings) -> Run:
+    """The data and the untrained net of a run."""
+    settings.check()
+    data = load_data(settings.data, settings.seed)
+    row = preset(settings.preset, data, inferred=settings.inferred)
+    return Run(settings, data, row, row.net(jax.random.fold_in(jax.random.key(settings.seed), 0)))
+
+
+def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 16, **how: Any) -> dict[str, Any]:
+    """Train a run in a folder, to the end or on from where it was stopped, and score it on the test part.
+
+    ``how`` are arguments of ``fit`` that do not change its numbers: progress, tensorboard, memory_limit, ...
+    """
+    check_count("draws", draws)
+    settings.check()
+    _record(settings, out, resume)
+    run = make(settings)
+    row = {**run.preset.training, "kl_weight": settings.kl_weight, "patience": settings.patience}
+    if settings.epochs is not None:
+        row["epochs"] = settings.epochs
+    part, validation = run.data.train, None
+    if settings.validation:
+        part, validation = held_out(part, settings.validation, seed=settings.seed)
+    began = time.perf_counter()
+    fitted = fit(
+        run.model, run.preset.likelihood, part.x, part.y,
+        key=run.key, validation=validation, folder=out, resume=resume, **row, **how,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    scores = score(run, fitted.model, fitted.likelihood, draws)
+    result = {
+        **scores,
+        "settings": settings._asdict(),
+        "draws": draws,
+        "examples": len(part.x),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))),
+        "random_weights": sum(block.weights.size for block in blocks(fitted.model)),
+        "fit_seconds": round(seconds, 2),
+        "device": jax.devices()[0].device_kind,
+        "versions": {"jax": jax.__version__, "python": platform.python_version()},
+    }
+    write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def score(run: Run, model: Any, likelihood: Any, draws: int, **dial: Any) -> dict[str, float]:
+    """The scores of a trained model on the test part: always with the same draws."""
+    return evaluate(
+        model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(run.key, 2),
+        draws_at_once=run.preset.draws_at_once, **dial,
+    )  # fmt: skip
+
+
+def open_run(out: Path) -> tuple[Run, Any, Any]:
+    """A run that was trained, at least in part: its settings and data, and the model and likelihood it has reached."""
+    run = make(read_settings(out))
+    parameters, rest = eqx.partition((run.model, run.preset.likelihood), eqx.is_inexact_array)
+    model, likelihood = eqx.combine(saved_answer(out, parameters), rest)
+    return run, model, likelihood
+
+
+def read_settings(out: Path) -> Settings:
+    """The settings of a run."""
+    file = out / "run.json"
+    if not file.exists():
+        raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
+    return Settings(**read_facts(file, KIND))
+
+
+def _record(settings: Settings, out: Path, resume: bool) -> None:
+    """Write down what the run is made of; or compare, if that was done."""
+    file = out / "run.json"
+    if file.exists():
+        there = read_settings(out)
+        if not resume:
+            raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder.")
+        for name, value in settings._asdict().items():
+            if getattr(there, name) != value:
+                raise ValueError(
+                    f"{out} was made with {name}={shown(getattr(there, name))}, this command has {shown(value)}: use the "
+                    "same, or choose another folder."
+                )
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    write_facts(file, KIND, settings._asdict())
