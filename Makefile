@@ -35,7 +35,7 @@ bench: $(READY) ## time the toy job beside its peers, and measure the solvers (t
 lock: $(READY) ## pin every dependency anew in requirements.txt
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --quiet --extra plot --group dev pyproject.toml -o requirements.txt
+		--no-header --quiet --extra data --extra logging --extra plot --group dev pyproject.toml -o requirements.txt
 
 clean: ## remove the environment and what the demo wrote
 	rm -rf .venv demo
