@@ -46,7 +46,7 @@ def mapped(path: Path) -> np.ndarray:
     size, held = dtype.itemsize, path.stat().st_size - start
     for n in shape:
         size *= n
-    if dtype.hasobject or size != held:
+    if dtype.hasobject or size != held or min(shape, default=0) < 0:
         raise ValueError(f"{path} declares {shape} values of {dtype} and holds {held} bytes.")
     if not size:
         return np.empty(shape, dtype)  # nothing to map
@@ -159,9 +159,11 @@ def tar_members(blob: bytes, where: str, names: list[str]) -> dict[str, bytes]:
                 member = archive.getmember(name)
                 # The bound is for sparse files, which may claim any size.
                 stream = archive.extractfile(member) if member.isreg() and member.size <= len(blob) else None
-                found[name] = stream.read() if stream else b""
+                if stream is None:
+                    raise KeyError
+                found[name] = stream.read()
     except KeyError:
-        raise ValueError(f"{where} lacks {name}.") from None
+        raise ValueError(f"{where} lacks {name} as a plain file.") from None
     except Exception as error:  # tarfile lets through what its fields happen to raise
         raise ValueError(f"{where} is damaged or no tar archive: {type(error).__name__} at {name}.") from None
     return found
