@@ -198,6 +198,11 @@ def test_no_bit_of_an_idx_header_flips_unnoticed():
                 formats.parse_idx(bytes(flipped), "here")
 
 
+def test_an_idx_file_of_more_axes_than_an_array_can_have_is_refused():
+    with pytest.raises(ValueError, match="here is not an idx file of bytes: it begins with 000008c8"):
+        formats.parse_idx(struct.pack(">BBBB200I", 0, 0, 8, 200, *[1] * 200) + b"\0", "here")
+
+
 def test_sizes_that_a_header_only_claims_cost_no_memory(tmp_path, monkeypatch):
     bomb = gzip.compress(bytes(10_000_000))
     tracemalloc.start()
@@ -309,6 +314,17 @@ def test_saved_objects_are_refused_and_never_unpickled(tmp_path):
     with pytest.raises(ValueError, match=r"x\.npy declares \(1,\) values of object"):
         formats.mapped(tmp_path / "x.npy")
     assert not ran.exists()
+    with (tmp_path / "x.npy").open("r+b") as stream:  # as many bytes as pointers would take
+        stream.truncate(128 + 8)
+    with pytest.raises(ValueError, match=r"x\.npy declares \(1,\) values of object and holds 8 bytes"):
+        formats.mapped(tmp_path / "x.npy")
+
+
+def test_a_batch_ends_where_its_file_ends():
+    blob = files.cifar_pickle(*files.pictures(0, 2, 32, 32, 3))
+    formats.parse_cifar_pickle(blob, "here")
+    with pytest.raises(ValueError, match="here is no batch of CIFAR-10"):
+        formats.parse_cifar_pickle(blob + b"\0", "here")
 
 
 @pytest.mark.parametrize(("corruption", "severity", "line"), [
