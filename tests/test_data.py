@@ -1,17 +1,224 @@
+"""Toy problems, parts that are held out, and random views of images."""
+
+import re
+import tracemalloc
+
 import jax
+import jax.numpy as jnp
+import jaxtyping
 import numpy as np
+import pytest
 
-from sdebnn.data import toy
+from sdebnn.data import Part, RandomView, held_out, toy
+from sdebnn.data.dataset import Rows
+
+KEY = jax.random.key(0)
+
+# name: the truth and the noise, as the docstrings state them; the range
+REGRESSIONS = {
+    "wave": (lambda x: np.sin(2.5 * x) * np.exp(-0.1 * x**2) + 0.3 * x, lambda x: 0.1, (-2, 2)),
+    "ripple": (lambda x: np.sin(1.5 * x) + 0.2 * x, lambda x: 0.2, (-5, 5)),
+    "cubic": (lambda x: x**3, lambda x: 3.0, (-4, 4)),
+    "step": (lambda x: np.where(x < 0, 0.0, 1.0), lambda x: 0.1, (-1, 1)),
+    "uneven": (lambda x: np.sin(2 * x), lambda x: 0.05 + 0.45 * (x + 3) / 6, (-3, 3)),
+    "gap": (lambda x: np.cos(4 * x + 0.8), lambda x: 0.1, (-1, 1)),
+}
 
 
-def test_the_wave_is_its_mean_plus_noise_of_the_stated_size_and_is_not_monotonic():
-    x, y = toy.wave(4000, key=jax.random.key(0))
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_regression_is_its_mean_plus_noise_of_the_stated_size(name):
+    mean, std, (low, high) = REGRESSIONS[name]
+    x, y = getattr(toy, name)(4000, key=KEY)
+    assert x.shape == y.shape == (4000, 1)
     inputs = np.asarray(x, dtype=float)
-    expected = np.sin(2.5 * inputs) * np.exp(-0.1 * inputs**2) + 0.3 * inputs
-    noise = np.asarray(y, dtype=float) - expected
-    assert abs(noise.mean()) < 4 * 0.1 / np.sqrt(4000)
-    assert abs(noise.std() - 0.1) < 4 * 0.1 / np.sqrt(2 * 4000)
-    assert -2 <= inputs.min() < -1.99
-    assert 1.99 < inputs.max() <= 2
-    slope = np.diff(toy.wave_mean(jax.numpy.linspace(-2, 2, 100)))
+    noise = (np.asarray(y, dtype=float) - mean(inputs)) / std(inputs)  # standard normal
+    assert abs(noise.mean()) < 4 / np.sqrt(4000)
+    assert abs(noise.std() - 1) < 4 / np.sqrt(2 * 4000)
+    width = high - low
+    assert low <= inputs.min() < low + 0.01 * width
+    assert high - 0.01 * width < inputs.max() <= high
+    np.testing.assert_allclose(getattr(toy, f"{name}_mean")(x), mean(inputs), atol=1e-4)
+    again, other = getattr(toy, name)(4000, key=KEY), getattr(toy, name)(4000, key=jax.random.key(1))
+    assert np.array_equal(again[1], y)
+    assert not np.array_equal(other[1], y)
+
+
+@pytest.mark.parametrize("name", ["wave", "ripple"])
+def test_the_truth_is_not_monotonic(name):
+    low, high = REGRESSIONS[name][2]
+    slope = np.diff(getattr(toy, f"{name}_mean")(jnp.linspace(low, high, 100)))
     assert slope.min() < 0 < slope.max()
+
+
+def test_the_gap_is_empty_and_its_sides_are_even():
+    x, _ = toy.gap(1001, key=KEY)
+    assert not np.any((np.asarray(x) > -0.7 + 1e-6) & (np.asarray(x) < 0.5))
+    assert np.sum(np.asarray(x) < 0) == 501
+
+
+def test_moons_without_noise_are_two_half_circles():
+    x, label = (np.asarray(a) for a in toy.moons(500, noise=0.0, key=KEY))
+    assert np.issubdtype(label.dtype, np.integer)
+    assert np.bincount(label).tolist() == [250, 250]
+    first, second = x[label == 0], x[label == 1]
+    np.testing.assert_allclose(np.hypot(*first.T), 1, atol=1e-5)
+    np.testing.assert_allclose(np.hypot(*(second - [1, 0.5]).T), 1, atol=1e-5)
+    assert first[:, 1].min() >= -1e-5
+    assert second[:, 1].max() <= 0.5 + 1e-5
+
+
+@pytest.mark.parametrize("arms", [2, 3])
+def test_arms_of_a_spiral_are_one_arm_turned(arms):
+    x, label = (np.asarray(a, dtype=float) for a in toy.spirals(600, arms=arms, noise=0.0, key=KEY))
+    assert np.bincount(label.astype(int)).tolist() == [600 // arms] * arms
+    radius = np.hypot(*x.T)
+    assert 0.1 - 1e-5 <= radius.min() < 0.15 < 0.95 < radius.max() <= 1 + 1e-5
+    turns = (radius - 0.1) / 0.9 + label / arms
+    np.testing.assert_allclose(x[:, 0] + 1j * x[:, 1], radius * np.exp(2j * np.pi * turns), atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [toy.moons, toy.spirals])
+def test_noise_blurs_by_its_standard_deviation(make):
+    clean, blurred = make(4000, noise=0.0, key=KEY)[0], make(4000, noise=0.3, key=KEY)[0]
+    assert abs(float(np.std(blurred - clean)) - 0.3) < 4 * 0.3 / np.sqrt(2 * 8000)
+
+
+@pytest.fixture
+def part(tmp_path):
+    """A hundred examples on disk."""
+    x, y = np.arange(300, dtype=np.float32).reshape(100, 3), np.arange(100, dtype=np.int32)
+    np.save(tmp_path / "x.npy", x)
+    return Part(np.load(tmp_path / "x.npy", mmap_mode="r"), y)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.99])
+def test_what_is_held_out_and_what_is_left_partition_the_examples(share, part):
+    for whole in (part, Part(np.array(part.x), part.y)):
+        train, validation = held_out(whole, share, seed=3)
+        assert len(validation.x) == len(validation.y) == round(100 * share)
+        assert sorted([*train.y, *validation.y]) == list(range(100))
+        for x, y in (train, validation):
+            assert np.array_equal(np.asarray(x), part.x[y])  # each input still has its own target
+        again, other = held_out(whole, share, seed=3), held_out(whole, share, seed=4)
+        assert np.array_equal(again[1].y, validation.y)
+        assert not np.array_equal(other[1].y, validation.y)
+
+
+def test_rows_are_indexed_like_the_array_they_stand_for(part):
+    train, _ = held_out(part, seed=0)
+    rows, copy = train.x, np.asarray(train.x)
+    assert isinstance(rows, Rows)
+    assert (rows.shape, rows.dtype, rows.ndim, len(rows)) == (copy.shape, copy.dtype, 2, 90)
+    for key in (0, -1, slice(5, 50, 7), np.array([3, 3, 89]), [2, 1], copy[:, 0] % 2 == 0, slice(0)):
+        assert np.array_equal(rows[key], copy[key])
+    twice = held_out(train, seed=1)[1]
+    assert twice.x.array is part.x
+    assert np.array_equal(np.asarray(twice.x), part.x[twice.y])
+
+
+def test_splitting_what_is_larger_than_memory_reads_only_the_rows_asked_for(tmp_path):
+    path, examples, width = tmp_path / "x", 20_000, 2**20
+    with path.open("wb") as stream:
+        stream.truncate(examples * width)  # 20 GB of a sparse file
+    whole = Part(np.memmap(path, np.uint8, "r", shape=(examples, width)), np.zeros(examples, np.int32))
+    tracemalloc.start()
+    train, validation = held_out(whole, seed=0)
+    assert train.x[[0, 5, 17_000]].shape == (3, width)
+    assert validation.x.shape == (2000, width)
+    assert tracemalloc.get_traced_memory()[1] < 5 * width
+    tracemalloc.stop()
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (1000, 9, 12, 2), np.uint8)
+
+
+def views_of(images, shift, mode):
+    """Every view there can be, by brute force: "shift shift mirror" of images."""
+    padded = np.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode=mode)
+    height, width = images.shape[1:3]
+    ways = range(2 * shift + 1)
+    crops = np.array([[padded[:, i : i + height, j : j + width] for j in ways] for i in ways])
+    return np.stack([crops, crops[:, :, :, :, ::-1]], axis=2)
+
+
+@pytest.mark.parametrize(("padding", "mode"), [("reflect", "reflect"), ("fill", "constant")])
+@pytest.mark.parametrize(
+    ("shift", "flip", "dtype"), [(1, True, np.float32), (2, False, np.uint8), (4, True, np.uint8), (0, True, np.uint8)]
+)
+def test_each_view_is_a_crop_and_each_crop_is_as_likely(shift, flip, dtype, padding, mode):
+    images = IMAGES.astype(dtype)
+    view = RandomView(shift, flip=flip, padding=padding)
+    views = np.asarray(jax.jit(lambda images, key: view(images, key=key))(images, KEY))
+    assert views.dtype == dtype
+    hits = (views_of(images, shift, mode) == views).all((-1, -2, -3))
+    assert np.all(hits.sum((0, 1, 2)) == 1)
+    frequency = hits.mean(-1)
+    assert flip or frequency[:, :, 1].sum() == 0
+    found = frequency if flip else frequency[:, :, :1]
+    expected = 1 / found.size
+    assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / len(images)))
+
+
+def test_a_view_of_nothing_is_the_identity():
+    assert np.array_equal(RandomView(0)(IMAGES, key=KEY), IMAGES)
+
+
+def test_the_same_key_is_the_same_view_and_another_is_another():
+    view = RandomView(2, flip=True, cutout=2)
+    draw = jax.jit(lambda key: view(IMAGES, key=key))
+    first, again, other = (np.asarray(draw(key)) for key in (KEY, KEY, jax.random.key(1)))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_cutout_of_one_pixel_is_anywhere_and_all_else_is_as_it_was():
+    images = np.full((6000, 6, 5, 2), 9, np.uint8)
+    holes = np.asarray(RandomView(0, cutout=1, fill=(3, 7.4))(images, key=KEY)) != 9
+    assert np.all(holes.sum((1, 2, 3)) == 2)
+    frequency = holes[..., 0].mean(0)
+    assert np.all(np.abs(frequency - 1 / 30) < 5 * np.sqrt(1 / 30 * 29 / 30 / 6000))
+
+
+@pytest.mark.parametrize("side", [2, 3, 8])
+def test_a_cutout_is_a_square_about_a_pixel_filled_with_the_colour_given(side):
+    views = np.asarray(RandomView(0, cutout=side, fill=(3, 200))(IMAGES, key=KEY))
+    centred = {}
+    for i in range(9):
+        for j in range(12):
+            made = IMAGES.copy()
+            top, left = i - side // 2, j - side // 2
+            made[:, max(top, 0) : top + side, max(left, 0) : left + side] = (3, 200)
+            centred[i, j] = (made == views).all((1, 2, 3))
+    assert np.all(np.any(list(centred.values()), axis=0))
+
+
+BAD = {
+    "examples": (lambda: toy.cubic(0, key=KEY), "examples=0", "at least 1"),
+    "key": (lambda: toy.gap(3, key=3), "key=3", "jax.random.key(0)"),
+    "noise": (lambda: toy.moons(3, noise=-1.0, key=KEY), "noise=-1.0", "zero or more"),
+    "arms": (lambda: toy.spirals(3, arms=1, key=KEY), "arms=1", "at least 2"),
+    "share of all": (lambda: held_out(Part(IMAGES, IMAGES), 1.0, seed=0), "share=1.0 of 1000", "such as 0.1"),
+    "share of too few": (lambda: held_out(Part(IMAGES[:3], IMAGES[:3]), 0.1, seed=0), "share=0.1 of 3", "both"),
+    "share a word": (lambda: held_out(Part(IMAGES, IMAGES), "all", seed=0), "share='all'", "between 0 and 1"),
+    "seed": (lambda: held_out(Part(IMAGES, IMAGES), seed=-1), "seed=-1", "at least 0"),
+    "shift": (lambda: RandomView(-1), "shift=-1", "at least 0"),
+    "flip": (lambda: RandomView(flip=1), "flip=1", "True or False"),
+    "cutout": (lambda: RandomView(cutout=2.5), "cutout=2.5", "whole number"),
+    "padding": (lambda: RandomView(padding="zero"), "padding='zero'", "'fill'"),
+    "fill": (lambda: RandomView(fill=float("nan")), "fill[0]=nan", "finite"),
+    "fill of three": (lambda: RandomView(fill=(1, 2, 3))(IMAGES, key=KEY), "3 values for 2 channels", "one each"),
+    "fill of no byte": (lambda: RandomView(fill=300)(IMAGES, key=KEY), "fill=(300,)", "0 to 255"),
+    "shift beyond": (lambda: RandomView(9)(IMAGES, key=KEY), "shift=9", "smaller"),
+    "one image": (lambda: RandomView(1)(IMAGES[0], key=KEY), "(9, 12, 2)", "(examples, height, width, channels)"),
+    "key of a view": (lambda: RandomView(1)(IMAGES, key=0), "key=0", "jax.random.key(0)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(case, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+    call, value, remedy = BAD[case]
+    with pytest.raises(ValueError, match=re.escape(value)) as caught:
+        call()
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)

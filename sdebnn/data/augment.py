@@ -26,7 +26,7 @@ class RandomView(eqx.Module):
     shift: int = eqx.field(static=True)
     flip: bool = eqx.field(static=True)
     cutout: int = eqx.field(static=True)
-    fill: tuple[float, ...] = eqx.field(static=True)
+    fill: tuple[int | float, ...] = eqx.field(static=True)
     padding: Literal["reflect", "fill"] = eqx.field(static=True)
 
     def __init__(
@@ -35,7 +35,7 @@ class RandomView(eqx.Module):
         *,
         flip: bool = False,
         cutout: int = 0,
-        fill: float | tuple[float, ...] = 0.0,
+        fill: int | float | tuple[int | float, ...] = 0,
         padding: Literal["reflect", "fill"] = "reflect",
     ):
         check_count("shift", shift, least=0)
@@ -43,7 +43,7 @@ class RandomView(eqx.Module):
         check_choice("padding", padding, ("reflect", "fill"))
         if not isinstance(flip, bool):
             raise ValueError(f"flip={shown(flip)} must be True or False.")
-        self.fill = tuple(fill) if isinstance(fill, tuple | list | np.ndarray) else (fill,)
+        self.fill = tuple(fill) if isinstance(fill, tuple) else (fill,)
         for i, value in enumerate(self.fill):
             check_parameter(f"fill[{i}]", value)
         self.shift, self.flip, self.cutout, self.padding = shift, flip, cutout, padding

@@ -94,13 +94,20 @@ def _fetch(url: str, path: Path, md5: str, progress: Progress) -> None:
     """A file from an address, unless it is there and whole. It takes its name when its digest is known to be right."""
     try:
         import pooch
+        import requests  # which pooch depends on
     except ImportError:
         raise ValueError("downloads need pooch: pip install 'sdebnn[data]'.") from None
-    import requests  # which pooch depends on
 
-    bar: Any = _Bar(progress, path.name)
-    as_it_is = {"Accept-Encoding": "identity"}  # unpacked on the way, a .gz would have another digest
-    downloader: Any = pooch.HTTPDownloader(progressbar=bar, chunk_size=2**17, timeout=30, headers=as_it_is)
+    def stream(url: str, output: Any, _: Any) -> None:
+        as_it_is = {"Accept-Encoding": "identity"}  # unpacked on the way, a .gz would have another digest
+        with requests.get(url, stream=True, timeout=30, headers=as_it_is) as response, open(output, "wb") as out:
+            response.raise_for_status()
+            task = progress.add_task(path.name, total=int(response.headers.get("Content-Length", 0)) or None)
+            for chunk in response.iter_content(2**17):
+                out.write(chunk)
+                progress.update(task, advance=len(chunk))
+
+    downloader: Any = stream
     log = pooch.get_logger()
     level = log.level
     log.setLevel("WARNING")  # the bar says it
@@ -109,7 +116,7 @@ def _fetch(url: str, path: Path, md5: str, progress: Progress) -> None:
     except requests.HTTPError as error:
         answer = error.response.status_code if error.response is not None else "an error"
         raise ValueError(f"{url} answered {answer}: try later, or pass another address as base.") from None
-    except (requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError):
+    except requests.exceptions.ChunkedEncodingError:
         raise ValueError(f"{url} broke off: run it again, files that are whole are kept.") from None
     except requests.RequestException as error:
         raise ValueError(f"{url} cannot be reached ({type(error).__name__}): check the network.") from None
@@ -161,24 +168,3 @@ def _one_line(folder: Path) -> Iterator[None]:
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True))
-
-
-class _Bar:
-    """A bar of rich, as pooch drives one."""
-
-    def __init__(self, progress: Progress, name: str):
-        self._progress, self._task = progress, progress.add_task(name, total=None)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        if name == "total":  # pooch sets it when the server has said how much there is
-            self._progress.update(self._task, total=value)
-
-    def update(self, count: int) -> None:
-        self._progress.update(self._task, advance=count)
-
-    def reset(self) -> None:
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        pass

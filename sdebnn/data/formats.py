@@ -46,7 +46,7 @@ def mapped(path: Path) -> np.ndarray:
     size, held = dtype.itemsize, path.stat().st_size - start
     for n in shape:
         size *= n
-    if dtype.hasobject or size != held:
+    if dtype.hasobject or size != held or min(shape, default=0) < 0:
         raise ValueError(f"{path} declares {shape} values of {dtype} and holds {held} bytes.")
     if not size:
         return np.empty(shape, dtype)  # nothing to map
@@ -71,7 +71,7 @@ def gunzip(blob: bytes, where: str) -> bytes:
 
 def parse_idx(blob: bytes, where: str) -> np.ndarray:
     """The array of an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
-    if len(blob) < 4 or blob[:3] != b"\0\0\x08" or blob[3] == 0:
+    if len(blob) < 4 or blob[:3] != b"\0\0\x08" or not 1 <= blob[3] <= 4:
         raise ValueError(f"{where} is not an idx file of bytes: it begins with {blob[:4].hex() or 'nothing'}.")
     start = 4 + 4 * blob[3]
     if len(blob) < start:
@@ -105,7 +105,7 @@ def parse_cifar_pickle(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]
         sound = pixels.name == "_reconstruct" and dtype.name == "dtype" and dtype.args[0] in ("u1", b"u1")
         sound = sound and not fortran and table.shape == (len(found), int(np.prod(CIFAR_SHAPE))) and len(found) > 0
         sound = sound and all(type(label) is int and 0 <= label < 256 for label in found) and not stream.read(1)
-    except (Exception, MemoryError) as error:  # a pickle can raise anything
+    except Exception as error:  # a pickle can raise anything
         raise ValueError(f"{where} is no batch of CIFAR-10: {type(error).__name__} while reading it.") from None
     if not sound:
         raise ValueError(
@@ -159,9 +159,11 @@ def tar_members(blob: bytes, where: str, names: list[str]) -> dict[str, bytes]:
                 member = archive.getmember(name)
                 # The bound is for sparse files, which may claim any size.
                 stream = archive.extractfile(member) if member.isreg() and member.size <= len(blob) else None
-                found[name] = stream.read() if stream else b""
+                if stream is None:
+                    raise KeyError
+                found[name] = stream.read()
     except KeyError:
-        raise ValueError(f"{where} lacks {name}.") from None
+        raise ValueError(f"{where} lacks {name} as a plain file.") from None
     except Exception as error:  # tarfile lets through what its fields happen to raise
         raise ValueError(f"{where} is damaged or no tar archive: {type(error).__name__} at {name}.") from None
     return found

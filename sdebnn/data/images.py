@@ -128,21 +128,25 @@ def _cifar_part(root: Path, part: str) -> Part:
         ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin", formats.parse_cifar_binary),
         ("cifar-10-batches-py", "cifar-10-python.tar.gz", "", formats.parse_cifar_pickle),
     )
+    lacking = []
     for folder, archive, suffix, parse in forms:
         names = [f"{folder}/{batch}{suffix}" for batch in batches]
-        if (root / folder).is_dir():
+        missing = [name for name in names if not (root / name).exists()]
+        if not missing:
             blobs = {str(root / name): formats.contents(root / name) for name in names}
         elif (root / archive).exists():
             where = str(root / archive)
             members = formats.tar_members(formats.contents(root / archive), where, names)
             blobs = {f"{where}: {name}": blob for name, blob in members.items()}
         else:
+            lacking.append(missing)
             continue
         for name, (where, blob) in zip(names, blobs.items(), strict=True):
             published.check_digest(where, blob, published.DIGESTS["cifar10"][name])  # before it is parsed
         x, y = zip(*(parse(blob, where) for where, blob in blobs.items()), strict=True)
         return Part(np.concatenate(x), np.concatenate(y))
-    raise FileNotFoundError(f"{root} holds no CIFAR-10.")
+    nearest = root / min(lacking, key=len)[0]
+    raise FileNotFoundError(f"{nearest} is missing, and {root} holds no archive of CIFAR-10.")
 
 
 @contextmanager

@@ -67,9 +67,9 @@ def home(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder is not None:
         if not isinstance(folder, str | os.PathLike):
             raise ValueError(f"folder={shown(folder)} must be a path, such as 'data'.")
-        return Path(folder)
+        return Path(folder).expanduser()
     if given := os.environ.get("SDEBNN_DATA"):
-        return Path(given)
+        return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sdebnn"
 
 

@@ -1,0 +1,235 @@
+"""Tables and saved arrays: what a user wrote is what is read, or the line and column that cannot be."""
+
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from sdebnn.data import held_out, tabular
+from sdebnn.data.dataset import Rows
+
+TABLE = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+
+
+def text(separator: str, header: str = "", end: str = "\n") -> str:
+    rows = [separator.join(repr(float(value)) for value in row) for row in TABLE]
+    return end.join([header, *rows] if header else rows) + end
+
+
+def rows_of(loaded):
+    """The table again, sorted: inputs, then the target."""
+    parts = [np.concatenate([part.x, part.y], axis=1) for part in (loaded.train, loaded.test)]
+    return np.array(sorted(np.concatenate(parts).tolist()), np.float32)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        text(","),
+        text(", "),
+        text(";", "a;b;c"),
+        text("\t", "a\tb\tc"),
+        text("  "),
+        text(",", '"a","b, in metres","c"'),
+        text(",", "a,b,c", end="\r\n"),
+        "\ufeff" + text(",", "a,b,c") + "\n\n",
+    ],
+)
+def test_a_table_is_read_however_its_columns_are_parted(content, tmp_path):
+    (tmp_path / "mine.csv").write_bytes(content.encode())
+    loaded = tabular.csv(tmp_path / "mine.csv", test=0.25)
+    assert (loaded.name, loaded.classes) == ("mine", None)
+    assert [len(part.x) for part in (loaded.train, loaded.test)] == [30, 10]
+    assert loaded.train.x.dtype == loaded.train.y.dtype == np.float32
+    assert np.array_equal(rows_of(loaded), np.array(sorted(TABLE.tolist()), np.float32))
+
+
+@pytest.mark.parametrize(("target", "column"), [(-1, 2), (0, 0), (1, 1), ("b", 1), ("a", 0)])
+def test_the_target_is_a_column_by_number_or_name_and_the_others_are_inputs(target, column, tmp_path):
+    (tmp_path / "mine.csv").write_text(text(",", "a,b,c"))
+    loaded = tabular.csv(str(tmp_path / "mine.csv"), target)
+    turned = np.concatenate([np.delete(TABLE, column, 1), TABLE[:, [column]]], axis=1)
+    assert np.array_equal(rows_of(loaded), np.array(sorted(turned.tolist()), np.float32))
+
+
+BAD_TABLES = {
+    "a word": (b"a,b\n1,2\n3,oops\n", "line 3, column 1 (b) holds 'oops'", "finite number"),
+    "an empty cell": (b"1,2\n3,\n", "line 2, column 1 holds ''", "finite number"),
+    "nan": (b"1,2\nnan,4\n", "line 2, column 0 holds 'nan'", "finite number"),
+    "too large for float32": (b"1,2\n1e39,4\n", "line 2, column 0 holds '1e39'", "finite number"),
+    "a word in the first row of numbers": (b"1,x,3\n4,5,6\n", "line 1, column 1 holds 'x'", "finite number"),
+    "a short row": (b"1,2\n3\n", "line 2 has 1 values", "the first line has 2"),
+    "a long row": (b"1,2\n\n3,4,5\n", "line 3 has 3 values", "the first line has 2"),
+    "empty": (b"", "holds no rows", "numbers"),
+    "a header alone": (b"a,b\n", "holds no rows", "numbers"),
+    "one column": (b"1\n2\n3\n", "has one column", "at least one input"),
+    "not text": (b"\x89PNG\r\n\x1a\n\xff\xfe", "not a table in text", "UTF-8"),
+    "utf-16": ("1,2\n3,4\n".encode("utf-16"), "not a table in text", "UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_table_that_is_none_is_refused_in_one_line(case, tmp_path):
+    content, wrong, remedy = BAD_TABLES[case]
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(wrong)) as caught:
+        tabular.csv(tmp_path / "mine.csv", test=0.5)
+    assert str(tmp_path / "mine.csv") in str(caught.value)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (3, "target=3 is not a column"),
+        (-4, "target=-4 is not a column"),
+        ("d", "target='d' names no one column"),
+        ("a", "target='a' names no one column"),
+    ],
+)
+def test_a_target_that_is_no_column_is_refused(target, line, tmp_path):
+    (tmp_path / "mine.csv").write_text(text(",", "a,a,c"))
+    with pytest.raises(ValueError, match=line):
+        tabular.csv(tmp_path / "mine.csv", target)
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.csv cannot be read: No such file"):
+        tabular.csv(tmp_path / "none.csv")
+
+
+@pytest.fixture
+def boats(tmp_path):
+    """A set in the form with fixed splits; its numbers as numpy writes them."""
+    folder = tmp_path / "uci" / "boats"
+    folder.mkdir(parents=True)
+    np.savetxt(folder / "data.txt", TABLE, fmt="%.9g", delimiter=" \t", newline=" \n")
+    order = np.random.default_rng(1).permutation(40)
+    np.savetxt(folder / "index_features.txt", [0, 2])  # 0.000000000000000000e+00, as some are
+    np.savetxt(folder / "index_target.txt", [1], fmt="%d")
+    for split in range(2):
+        np.savetxt(folder / f"index_train_{split}.txt", np.roll(order, split)[4:], fmt="%d")
+        np.savetxt(folder / f"index_test_{split}.txt", np.roll(order, split)[:4], fmt="%d")
+    return folder, order
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_a_split_has_the_rows_and_columns_that_its_index_files_name(split, boats, tmp_path):
+    _, order = boats
+    loaded, order = tabular.uci("boats", split, tmp_path), np.roll(order, split)
+    for part, at in ((loaded.train, order[4:]), (loaded.test, order[:4])):
+        assert np.array_equal(part.x, TABLE[at][:, [0, 2]])
+        assert np.array_equal(part.y, TABLE[at][:, [1]])
+    assert loaded.classes is None
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("index_train_0.txt", "0\n40\n", "index_train_0.txt must hold whole numbers from 0 to 39, each once"),
+        ("index_train_0.txt", "0\n-1\n", "index_train_0.txt must hold whole numbers"),
+        ("index_train_0.txt", "0.5\n", "index_train_0.txt must hold whole numbers"),
+        ("index_train_0.txt", "3\n3\n", "index_train_0.txt must hold whole numbers"),
+        ("index_features.txt", "0\n3\n", "index_features.txt must hold whole numbers from 0 to 2"),
+        ("index_features.txt", "0\n1\n", "rows or columns on both sides"),
+        ("index_test_0.txt", "".join(f"{i}\n" for i in range(40)), "rows or columns on both sides"),
+        ("index_test_0.txt", "", "index_test_0.txt holds no rows of numbers"),
+        ("index_test_0.txt", None, "index_test_0.txt cannot be read: No such file"),
+        ("data.txt", "1 2 3\n4 x 6\n", "data.txt line 2, column 1 holds 'x'"),
+        ("data.txt", "1 2 3\n4 5\n", "data.txt line 2 has 2 values"),
+    ],
+)
+def test_a_damaged_split_is_refused_by_the_name_of_its_file(file, content, line, boats, tmp_path):
+    folder, _ = boats
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(ValueError, match=re.escape(line)) as caught:
+        tabular.uci("boats", 0, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_sets_and_splits_that_are_not_there_are_refused(boats, tmp_path):
+    with pytest.raises(ValueError, match="name='cars' is unknown: choose one of 'boats'"):
+        tabular.uci("cars", 0, tmp_path)
+    with pytest.raises(ValueError, match=r"name='\.\./uci/boats' is unknown"):
+        tabular.uci("../uci/boats", 0, tmp_path)
+    with pytest.raises(ValueError, match=r"split=2 is not there: .* has 2, numbered from 0"):
+        tabular.uci("boats", 2, tmp_path)
+    with pytest.raises(ValueError, match="nowhere/uci holds no data set"):
+        tabular.uci("boats", 0, tmp_path / "nowhere")
+
+
+def saved(folder, **arrays):
+    defaults = {
+        "x_train": TABLE[:30, :2], "y_train": TABLE[:30, 2:], "x_test": TABLE[30:, :2], "y_test": TABLE[30:, 2:],
+    }  # fmt: skip
+    for name, array in (defaults | arrays).items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def test_saved_arrays_are_read_back_and_stay_on_disk(tmp_path):
+    loaded = tabular.arrays(saved(tmp_path))
+    assert all(isinstance(a, np.memmap) for part in (loaded.train, loaded.test) for a in part)
+    assert np.array_equal(loaded.train.x, TABLE[:30, :2])
+    assert np.array_equal(loaded.test.y, TABLE[30:, 2:])
+    assert (loaded.name, loaded.classes) == (tmp_path.name, None)
+
+
+def test_whole_numbers_on_one_axis_are_labels(tmp_path):
+    y = np.arange(40) % 4
+    loaded = tabular.arrays(saved(tmp_path, y_train=y[:30], y_test=y[30:].astype(np.uint8)))
+    assert loaded.classes == ("0", "1", "2", "3")
+    assert loaded.train.y.dtype == loaded.test.y.dtype == np.int32
+    assert np.array_equal(loaded.train.y, y[:30])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "line"),
+    [
+        ({"y_train": TABLE[:29, 2:]}, "x_train.npy has 30 examples and y_train.npy 29"),
+        ({"x_test": TABLE[30:]}, "another shape"),
+        ({"y_test": TABLE[30:]}, "another shape"),
+        ({"y_test": TABLE[30:, 2]}, "another shape"),
+        ({"x_train": TABLE[:30, 0]}, "x_train.npy has shape (30,)"),
+        ({"x_train": TABLE[:0]}, "x_train.npy has shape (0, 3)"),
+        ({"x_train": TABLE[:30] * 1j}, "x_train.npy holds complex64"),
+        ({"x_train": TABLE[:30].astype(">f4")}, "x_train.npy holds >f4"),
+        ({"x_train": np.array([["a", "b"]] * 30)}, "x_train.npy holds <U1"),
+        ({"y_train": TABLE[:30, 2], "y_test": TABLE[30:, 2]}, "saved as y[:, None]"),
+        ({"y_train": -np.ones(30, int), "y_test": np.ones(10, int)}, "labels 0, 1, ..."),
+    ],
+)
+def test_saved_arrays_that_do_not_fit_together_are_refused(arrays, line, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(line)) as caught:
+        tabular.arrays(saved(tmp_path, **arrays))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_array_that_is_cut_short_or_missing_is_refused(tmp_path):
+    path = saved(tmp_path) / "x_test.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"x_test\.npy declares \(10, 2\) values of float32 and holds 79 bytes"):
+        tabular.arrays(tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"x_test\.npy is missing\. Save it with numpy\.save"):
+        tabular.arrays(tmp_path)
+
+
+def test_a_set_larger_than_memory_is_read_row_by_row(tmp_path):
+    examples, width = 20_000, 2**18
+    saved(tmp_path, y_train=np.arange(examples) % 3, y_test=np.arange(2), x_test=np.ones((2, width), np.float32))
+    with (tmp_path / "x_train.npy").open("wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (examples, width)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.truncate(stream.tell() + 4 * examples * width)  # 20 GB of a sparse file
+    tracemalloc.start()
+    train, _ = held_out(tabular.arrays(tmp_path).train, seed=0)
+    assert isinstance(train.x, Rows)
+    assert np.array_equal(train.x[[5, 17_000]], np.zeros((2, width)))
+    assert tracemalloc.get_traced_memory()[1] < 2e7
+    tracemalloc.stop()
