@@ -36,7 +36,9 @@ def main() -> None:
         name = row if given.seed == 0 else f"{row}-seed{given.seed}"
         arguments = ["train", *ROWS[row], "--seed", str(given.seed), "--out", str(given.runs / name), "--json"]
         began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "sdebnn", *arguments], stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "sdebnn", *arguments], stdout=subprocess.PIPE, text=True, check=True
+        )
         seconds = time.perf_counter() - began
         save(given.out / f"{name}.json", given.runs / name, ["sdebnn", *arguments], seconds, done.stdout)
 

@@ -1,14 +1,16 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
 from sdebnn import data, metrics
-from sdebnn.convolutions import TimeConv, TimeConvLayer
+from sdebnn.baselines import MeanField, ODEBlock
+from sdebnn.convolutions import TimeConv, TimeConvLayer, squeeze, unsqueeze
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
 from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of, refined
+from sdebnn.nets import our_net, paper_net
 from sdebnn.predict import Spread, evaluate, predict, solver_error
-from sdebnn.processes import OU, DriftNet, LinearDrift, NoDrift, Normal, Point
-from sdebnn.train import Elbo, Fit, elbo, fit
+from sdebnn.processes import OU, DriftNet, Independent, LinearDrift, NoDrift, Normal, Point
+from sdebnn.train import Elbo, EstimatorNoise, Fit, elbo, estimator_noise, fit
 
 __version__ = "0.1.0"
 
@@ -22,13 +24,17 @@ __all__ = [
     "Deterministic",
     "DriftNet",
     "Elbo",
+    "EstimatorNoise",
     "Fit",
     "FixedGrid",
     "Gaussian",
+    "Independent",
     "Laplace",
     "LinearDrift",
+    "MeanField",
     "NoDrift",
     "Normal",
+    "ODEBlock",
     "Point",
     "Posterior",
     "SDEBlock",
@@ -36,6 +42,7 @@ __all__ = [
     "Spread",
     "Standardised",
     "StudentT",
+    "TimeConv",
     "TimeConvLayer",
     "TimeMLP",
     "WeightPath",
@@ -43,12 +50,17 @@ __all__ = [
     "data",
     "draw_keys",
     "elbo",
+    "estimator_noise",
     "evaluate",
     "fan_in_scale",
     "fit",
     "metrics",
+    "our_net",
+    "paper_net",
     "predict",
     "prior_of",
     "refined",
     "solver_error",
+    "squeeze",
+    "unsqueeze",
 ]

@@ -63,7 +63,7 @@ def read_facts(file: Path, kind: str) -> dict[str, Any]:
 
 def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
     """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
-    data = serialise({name: np.ascontiguousarray(array) for name, array in _named(tree).items()})
+    data = serialise({name: np.asarray(array, order="C") for name, array in _named(tree).items()})
     write_whole(_with(path, ".safetensors"), data)
     write_facts(_with(path, ".json"), kind, {"sha256": hashlib.sha256(data).hexdigest(), **facts})
 

@@ -252,8 +252,9 @@ def bayesianize(
         ) from None
     mask = _mask(module, where)
     random, field = eqx.partition(module, mask)
-    if scale is None and hasattr(module, "scales"):
-        weights = Standardised(random, tuple(jax.tree.leaves(eqx.filter(module.scales, mask))))
+    own = getattr(module, "scales", None)
+    if scale is None and own is not None:
+        weights = Standardised(random, tuple(jax.tree.leaves(eqx.filter(own, mask))))
     else:
         weights = Standardised(random, scale or fan_in_scale)
     w0 = weights.ravel(random)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
@@ -25,7 +24,7 @@ DRAWS_AT_ONCE = 16  # wide enough to fill a processor, narrow enough to bound me
 
 def predict(
     model: Any,
-    x: Array | np.ndarray,
+    x: Any,
     *,
     draws: int = 100,
     key: PRNGKeyArray,
@@ -59,7 +58,7 @@ class Spread(NamedTuple):
 def solver_error(
     model: Any,
     likelihood: Likelihood,
-    x: Array | np.ndarray,
+    x: Any,
     *,
     draws: int = 100,
     key: PRNGKeyArray,
@@ -89,8 +88,8 @@ def solver_error(
 def evaluate(
     model: Any,
     likelihood: Likelihood,
-    x: Array | np.ndarray,
-    y: Array | np.ndarray,
+    x: Any,
+    y: Any,
     *,
     draws: int = 100,
     key: PRNGKeyArray,

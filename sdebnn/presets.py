@@ -180,7 +180,7 @@ def _constant_adam(rate: float, steps: int) -> optax.GradientTransformation:
 
 
 def _by_name(rule: Callable[[str], Any], tree: PyTree, *, scaled: bool = False) -> PyTree:
-    """What a rule says of each array, by the last part of its path ("drift" for all of a drift); or the array times it."""
+    """What a rule says of each array by the last name on its path ("drift" for all of one); or the array times it."""
 
     def one(path: tuple[Any, ...], leaf: Array) -> Any:
         names = [str(getattr(part, "name", "")) for part in path]

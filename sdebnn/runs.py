@@ -81,8 +81,8 @@ def load_data(name: str, seed: int = 0) -> DataSet:
         return IMAGES[name]()
     if name in TOYS:
         keys = jax.random.split(jax.random.key(seed))
-        parts = [Part(*map(np.asarray, TOYS[name](n, key=key))) for n, key in zip((400, 1000), keys, strict=True)]
-        return DataSet(name, *parts, ("0", "1") if name in ("moons", "spirals") else None)
+        train, test = (Part(*map(np.asarray, TOYS[name](n, key=k))) for n, k in zip((400, 1000), keys, strict=True))
+        return DataSet(name, train, test, ("0", "1") if name in ("moons", "spirals") else None)
     if name.startswith("uci/"):
         _, table, split = (*name.split("/"), "0")[:3]
         if not split.isdigit():
@@ -94,8 +94,8 @@ def load_data(name: str, seed: int = 0) -> DataSet:
     if path.suffix == ".csv":
         return tabular.csv(path, seed=seed)
     raise ValueError(
-        f"data={name!r} is unknown: choose one of {', '.join([*IMAGES, *TOYS])}, uci/NAME/SPLIT, a .csv file, or a folder "
-        "with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
+        f"data={name!r} is unknown: choose one of {', '.join([*IMAGES, *TOYS])}, uci/NAME/SPLIT, a .csv file, or a "
+        "folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
     )
 
 
@@ -178,8 +178,8 @@ def _record(settings: Settings, out: Path, resume: bool) -> None:
         for name, value in settings._asdict().items():
             if getattr(there, name) != value:
                 raise ValueError(
-                    f"{out} was made with {name}={shown(getattr(there, name))}, this command has {shown(value)}: use the "
-                    "same, or choose another folder."
+                    f"{out} was made with {name}={shown(getattr(there, name))}, this command has {shown(value)}: use "
+                    "the same, or choose another folder."
                 )
         return
     out.mkdir(parents=True, exist_ok=True)

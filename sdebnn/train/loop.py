@@ -138,11 +138,10 @@ def _step(
         # Short at first: the start is soon forgotten.
         decay = jnp.minimum(job.ema, (1 + state.step) / (10 + state.step))
         ema = jax.tree.map(lambda old, new: (decay * old + (1 - decay) * new).astype(old.dtype), state.ema, parameters)
-    kept = jax.tree.map(
-        lambda new, old: jnp.where(good, new, old), (parameters, optimizer, ema), (*state[:2], state.ema)
-    )
+    new, old = (parameters, optimizer, ema), (state.parameters, state.optimizer, state.ema)
+    parameters, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
     skipped, in_a_row = state.skipped + ~good, jnp.where(good, 0, state.in_a_row + 1)
-    return TrainState(*kept, state.step + 1, skipped, in_a_row), Record(terms, norm, ~good)
+    return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), Record(terms, norm, ~good)
 
 
 def _gradient(

@@ -18,7 +18,7 @@ from sdebnn.train.objective import is_resident
 class _Ordered:
     """The order of examples, epoch by epoch; the same whether they are streamed or not."""
 
-    def __init__(self, x: Any, y: Array, key: PRNGKeyArray, job: Job):
+    def __init__(self, x: Any, y: Any, key: PRNGKeyArray, job: Job):
         self.x, self.y, self.key, self.job = x, y, key, job
         self.steps_an_epoch = job.examples // job.batch_size
         self.at_most = job.records
@@ -55,7 +55,7 @@ class Resident(_Ordered):
 class Streamed(_Ordered):
     """Examples on disk or in the host's memory, of which a call is given those that it takes."""
 
-    def __init__(self, x: Any, y: Array, key: PRNGKeyArray, job: Job, memory_limit: int):
+    def __init__(self, x: Any, y: Any, key: PRNGKeyArray, job: Job, memory_limit: int):
         super().__init__(x, np.asarray(y), key, job)
         row = np.dtype(x.dtype).itemsize * int(np.prod(x.shape[1:]))
         # What one call reads is there up to three times: read, copied to the device, and the next call's.
