@@ -1,0 +1,276 @@
+"""One run: what it has reached, and how it goes on, is told of, kept, and stopped."""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from sdebnn.checks import shown
+from sdebnn.train.folder import RunFolder
+from sdebnn.train.loop import Call, Job, Record, TrainState, advance, start
+from sdebnn.train.monitor import estimator_noise
+from sdebnn.train.objective import Elbo
+from sdebnn.train.progress import Display
+from sdebnn.train.source import Source
+from sdebnn.train.validation import validation_scores
+
+SECONDS_A_CALL = 5.0  # after which a call returns, so that Ctrl-C is heard; an epoch that is shorter is one call
+
+Watch = Literal["nll", "elbo"]
+
+
+class Plan(NamedTuple):
+    """How a run goes, beside what is compiled."""
+
+    job: Job
+    total: int
+    validate_every: int  # epochs
+    validation: tuple[Any, Any] | None
+    watch: Watch
+    patience: int | None
+    monitor: int | None
+    save_every: float  # seconds
+    settings: dict[str, Any]
+
+
+class Running:
+    """One run: what it has reached, and how it goes on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        parameters: PyTree,
+        rest: PyTree,
+        key: PRNGKeyArray,
+        source: Source,
+        place: RunFolder | None,
+        display: Display,
+    ):
+        self.plan, self.rest, self.key, self.source, self.place, self.display = plan, rest, key, source, place, display
+        self.state = start(parameters, plan.job)
+        self.best = parameters if plan.validation is not None else None
+        self.best_value, self.best_step, self.waited = math.inf, 0, 0
+        self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
+        self.step, self.seconds, self.stopped = 0, 0.0, False
+        self.last: dict[str, float] = {}
+
+    def go_on_from(self, place: RunFolder, resume: bool) -> None:
+        """Take up what the folder holds."""
+        steps = place.steps()
+        if not steps:
+            return
+        if not resume:
+            raise ValueError(
+                f"{place.path} holds a run already, at step {steps[-1]}: resume it (resume=True, --resume), or choose "
+                "another folder."
+            )
+        saved = place.facts(steps[-1])
+        for name, value in self.plan.settings.items():
+            if saved["settings"].get(name) != value:
+                raise ValueError(
+                    f"{place.path} was trained with {name}={shown(saved['settings'].get(name))}, this run has "
+                    f"{shown(value)}: use the same, or choose another folder."
+                )
+        tree, _ = place.load(steps[-1], self._tree())
+        self.best, self.history = tree.pop("best"), tree.pop("history")
+        self.state = TrainState(**jax.tree.map(jnp.asarray, tree))
+        self.step, self.seconds = saved["step"], saved["seconds"]
+        self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
+        self.best_step, self.waited, self.stopped = saved["best_step"], saved["waited"], saved["stopped"]
+        place.rewind(self.step)
+        self.display.resumed(self.step)
+
+    def train(self) -> PyTree:
+        """Run to the end; the parameters that are then the answer."""
+        began, saved_at, pace = time.perf_counter() - self.seconds, time.perf_counter(), math.inf
+        with listening(self.place is not None) as heard:
+            if self.step < self.plan.total and not self.stopped:
+                self._advance(self.step)  # no step: only compiled
+            while self.step < self.plan.total and not self.stopped:
+                wish = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
+                clock = time.perf_counter()
+                before, record = self.step, self._advance(self._stop(wish))
+                pace = (time.perf_counter() - clock) / max(1, self.step - before)
+                self.seconds = time.perf_counter() - began
+                self._told(before, record)
+                if heard or (self.place is not None and time.perf_counter() - saved_at >= self.plan.save_every):
+                    self._save(last=bool(heard))
+                    saved_at = time.perf_counter()
+                if heard:
+                    self._leave(heard[0])
+            if self.place is not None and self.place.steps()[-1:] != [self.step]:
+                self._save(last=True)
+        skipped = int(self.state.skipped)
+        if skipped and not self.stopped:
+            warnings.warn(
+                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return self.best if self._which() == "best" else self._now()
+
+    def _advance(self, stop: int) -> Record:
+        stop = max(stop, self.step)
+        call = Call(
+            self.plan.job, self.rest, self.source.batches(self.step, stop), self.key, jnp.asarray(stop, jnp.int32),
+            jnp.asarray(self.plan.total, jnp.int32),
+        )  # fmt: skip
+        before = self.step
+        self.state, record = advance(call, self.state)
+        self.step = int(self.state.step)  # waits for the device
+        return jax.tree.map(lambda column: np.asarray(column)[: self.step - before], record)
+
+    def _stop(self, wish: int) -> int:
+        """Where the next call ends: after the steps wished for, but at no epoch's or validation's end too late."""
+        job = self.plan.job
+        steps_an_epoch = job.examples // job.batch_size
+        every = (
+            steps_an_epoch * self.plan.validate_every if self.plan.validation or self.plan.monitor else self.plan.total
+        )
+        ends = [self.step + min(wish, self.source.at_most), self.plan.total, (self.step // every + 1) * every]
+        if job.batch_size < job.examples:
+            ends.append((self.step // steps_an_epoch + 1) * steps_an_epoch)
+        return min(*ends, self.step + job.records)
+
+    def _told(self, before: int, record: Record) -> None:
+        """Keep what the steps said, validate if it is time, and say it."""
+        job, plan = self.plan.job, self.plan
+        for name, column in record.terms._asdict().items():
+            self.history[name][before : self.step] = column
+        good = ~record.skipped
+        terms = {name: _mean(column[good]) for name, column in record.terms._asdict().items()}
+        steps_an_epoch = job.examples // job.batch_size
+        row: dict[str, Any] = {
+            "step": self.step, "epoch": self.step / steps_an_epoch, "seconds": round(self.seconds, 3),
+            "loss": -terms["elbo"] / job.examples, **terms, "gradient_norm": _mean(record.gradient_norm[good]),
+            "skipped": int(self.state.skipped),
+        }  # fmt: skip
+        if plan.validation is not None and self.step % (steps_an_epoch * plan.validate_every) == 0:
+            row.update(self._validate())
+        if plan.monitor is not None and self.step % (steps_an_epoch * plan.monitor) == 0:
+            row.update(self._measure_noise())
+        self.display.update(self.step, row)
+        if int(self.state.in_a_row) >= job.max_skipped:
+            self.stopped = True
+            warnings.warn(
+                f"the ELBO, its gradient or a parameter was not finite in {job.max_skipped} steps in a row, up to step "
+                f"{self.step}: stopped with the last good parameters; lower "
+                f"learning_rate={plan.settings['learning_rate']}, standardise the data, or give an adaptive solver "
+                "more max_steps.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if self.place is not None:
+            try:
+                self.place.log(row)
+            except OSError as error:
+                warnings.warn(
+                    f"could not write {self.place.metrics}: {error.strerror}; training goes on.", stacklevel=4
+                )
+
+    def _validate(self) -> dict[str, float]:
+        plan = self.plan
+        assert plan.validation is not None
+        scores = validation_scores(
+            eqx.combine(self._now(), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
+            draws_at_once=plan.job.draws_at_once,
+        )  # fmt: skip
+        value = scores.nll if plan.watch == "nll" else -scores.elbo
+        if value < self.best_value:
+            self.best, self.best_value, self.best_step, self.waited = (
+                jax.device_get(self._now()),
+                value,
+                self.step,
+                0,
+            )
+        else:
+            self.waited += 1
+            if plan.patience is not None and self.waited >= plan.patience:
+                self.stopped = True
+                self.display.say(f"No better validation {plan.watch} since step {self.best_step}: stopped.")
+        return {f"validation_{name}": number for name, number in scores._asdict().items()}
+
+    def _measure_noise(self) -> dict[str, float]:
+        job = self.plan.job
+        rows = self.source.sample(job.batch_size // job.accumulate)
+        model, likelihood = eqx.combine(self.state.parameters, self.rest)
+        noise = estimator_noise(model, likelihood, *rows, key=self.key, examples=job.examples)
+        if noise is None:
+            return {}
+        self.display.say(noise.verdict())
+        return {f"noise_{name}": number for name, number in noise.variances().items()}
+
+    def _which(self) -> str:
+        """The name of the parameters that are the answer, if the run ends here."""
+        if self.plan.patience is not None and self.best_step:
+            return "best"
+        return "parameters" if self.state.ema is None else "ema"
+
+    def _now(self) -> PyTree:
+        return self.state.parameters if self.state.ema is None else self.state.ema
+
+    def _tree(self) -> PyTree:
+        return {**self.state._asdict(), "best": self.best, "history": self.history}
+
+    def _save(self, last: bool) -> None:
+        """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
+        assert self.place is not None
+        facts = {
+            "step": self.step, "seconds": self.seconds, "stopped": self.stopped, "waited": self.waited,
+            "best_value": self.best_value if math.isfinite(self.best_value) else None, "best_step": self.best_step,
+            "answer": self._which(), "settings": self.plan.settings,
+            "versions": {"jax": jax.__version__, "numpy": np.__version__},
+        }  # fmt: skip
+        try:
+            self.place.save(self.step, jax.device_get(self._tree()), facts)
+        except OSError as error:
+            steps = self.place.steps()
+            kept = f"the checkpoint of step {steps[-1]} is whole" if steps else "there is no earlier one"
+            words = f"could not save step {self.step} in {self.place.checkpoints}: {error.strerror}; {kept}"
+            if last:
+                raise OSError(f"{words}. Make room, then resume.") from None
+            warnings.warn(f"{words}, and training goes on.", stacklevel=4)
+
+    def _leave(self, number: int) -> None:
+        assert self.place is not None
+        self.display.say(f"Saved step {self.step} in {self.place.path}: resume it to go on.")
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def listening(wanted: bool) -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM instead of dying of the first; the second is as deadly as ever."""
+    heard: list[int] = []
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def hear(number: int, _: object) -> None:
+        heard.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _mean(column: Any) -> float:
+    return float(np.mean(column)) if np.size(column) else math.nan
