@@ -51,14 +51,16 @@ def processes():
 
 
 def killed_at_a_random_moment(processes, folder, cache, seed):
-    """Start a run in a process of its own and kill it some time after its first epoch."""
+    """Start a run in a process of its own, and kill it a few milliseconds after it reached some step."""
+    moment = random.Random(seed)
+    step, delay = moment.randrange(1, victim.STEPS - 10), moment.uniform(0, 0.005)
     process = processes.Process(target=victim.die_slowly, args=(folder, cache))
     process.start()
     deadline = time.monotonic() + 120
-    while max(saved_steps(folder), default=0) < 6 and process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(random.Random(seed).uniform(0, 1.0))
-    os.kill(process.pid, signal.SIGKILL)
+    while max(saved_steps(folder), default=0) < step and process.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    time.sleep(delay)
+    process.kill()
     process.join()
     return process.exitcode
 
@@ -67,7 +69,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_parameters(processe
     folders = [memory / str(seed) for seed in range(20)]
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(lambda f: killed_at_a_random_moment(processes, f, cache, int(f.name)), folders))
-    assert codes.count(-signal.SIGKILL) >= 15  # some may just have finished
+    assert codes.count(-signal.SIGKILL) >= 18  # one may just have finished, where a core is slow to look
     reached = [saved_steps(folder)[-1] for folder in folders]
     assert len(set(reached)) > 8
     assert min(reached) < victim.STEPS

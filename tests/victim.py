@@ -3,11 +3,12 @@
 import os
 import signal
 
+import equinox as eqx
 import jax
 import numpy as np
 import optax
 
-from sdebnn import OU, SDEBNN, FixedGrid, Gaussian, Normal, fit
+from sdebnn import Gaussian, MeanField, fit
 from sdebnn.data import toy
 from sdebnn.train import running
 
@@ -18,9 +19,7 @@ def train(folder, **how):
     """Train for a few seconds, saving after every step if there is a folder."""
     key = jax.random.key(3)
     x, y = toy.wave(60, key=key)
-    model = SDEBNN.mlp(
-        1, 1, widths=(4,), drift=(3,), prior=OU(sigma=0.2), initial=Normal, solver=FixedGrid(3, unroll=3), key=key
-    )
+    model = MeanField(eqx.nn.MLP(1, 1, 8, 1, key=key))
     return fit(
         model, Gaussian(0.1, learn=True), x[:50], y[:50], validation=(x[50:], y[50:]), key=key, epochs=STEPS // 5,
         batch_size=10, draws=2, ema=0.9, clip=10.0, kl_warmup=0.5, optimizer=_adam, folder=folder, save_every=0.0,

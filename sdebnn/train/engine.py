@@ -174,19 +174,23 @@ def fit(
 
 def _optimizer(given: Any, learning_rate: float, steps: int, clip: float | None) -> optax.GradientTransformation:
     if given is None:
-        return _adam(learning_rate, steps, clip)
-    if not isinstance(given, optax.GradientTransformation) and callable(given):
+        given = _adam(learning_rate, steps)
+    elif not isinstance(given, optax.GradientTransformation) and callable(given):
         given = given(steps)
     if not isinstance(given, optax.GradientTransformation):
         raise ValueError(f"optimizer={shown(given)} is not one of Optax: pass one such as optax.adam(1e-3).")
-    return given if clip is None else optax.chain(optax.clip_by_global_norm(clip), given)
+    return given if clip is None else _clipped(given, clip)
+
+
+# One object for the same numbers, so that a second fit finds the first one's program.
+@functools.cache
+def _adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
 
 @functools.cache
-def _adam(learning_rate: float, steps: int, clip: float | None) -> optax.GradientTransformation:
-    """One object for the same numbers, so that a second fit finds the first one's program."""
-    adam = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
-    return adam if clip is None else optax.chain(optax.clip_by_global_norm(clip), adam)
+def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(norm), optimizer)
 
 
 def _fingerprint(x: Any, y: Array) -> str:
