@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
@@ -178,7 +178,7 @@ def check_solution(solution: Solution) -> None:
         )
 
 
-def solve(model: Any, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
     """What any model of the contract computes, and what that took: nothing, if the model does not say."""
     if hasattr(model, "solve"):
         return model.solve(x, key=key, rough=rough)
@@ -312,10 +312,10 @@ class SDEBNN(eqx.Module):
                 f"layers={shown(self.layers)} must be a tuple of models, such as (bayesianize(field, key=key),)."
             )
 
-    def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
+    def __call__(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         return self.solve(x, key=key)[:2]
 
-    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
         """The outputs and the sum of the KLs; and the sums of what the layers took."""
         check_key(key)
         h, parts = as_inputs("x", x), []

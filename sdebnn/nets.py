@@ -21,7 +21,7 @@ from sdebnn.integrate import Estimator, FixedGrid, Solver
 from sdebnn.models import SDEBNN, Deterministic, bayesianize
 from sdebnn.processes import OU, Independent, Law, Normal, Point, Weights
 
-Shape = tuple[int, int, int]
+Shape = Sequence[int]  # height, width, channels
 
 
 class Readout(eqx.Module):
@@ -65,6 +65,12 @@ def paper_net(
     """
     channels = _checked(shape, classes, blocks, deterministic, key) + augment
     check_count("augment", augment, least=0)
+    halvings = 2 ** (len(blocks) - 1)
+    if shape[0] % halvings or shape[1] % halvings:
+        raise ValueError(
+            f"blocks={tuple(blocks)} halve the image {len(blocks) - 1} times: its sides, {shape[0]} and {shape[1]}, "
+            f"must be multiples of {halvings}."
+        )
     head_key, *keys = jax.random.split(key, 1 + sum(blocks))
     layers: list[Any] = [Deterministic(_pixels(shape, mean, std, augment))]
     height, across = shape[:2]
@@ -171,7 +177,8 @@ def _checked(shape: Shape, classes: int, blocks: Sequence[int], deterministic: S
 
 def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: int) -> Pixels:
     mean, std = (tuple(v) * shape[2] if len(v) == 1 else tuple(v) for v in (mean, std))
-    return Pixels(shape, mean, std, zeros)
+    height, width, channels = shape
+    return Pixels((height, width, channels), mean, std, zeros)
 
 
 def _norm(channels: int) -> list[Any]:

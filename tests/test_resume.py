@@ -46,7 +46,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def processes():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["victim"])
+    context.set_forkserver_preload(["sdebnn"])  # so that a process starts at once
     return context
 
 

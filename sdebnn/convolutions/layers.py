@@ -20,7 +20,7 @@ from sdebnn.checks import check_callable, check_choice, check_count, check_count
 from sdebnn.convolutions.operations import conv, conv_transpose
 from sdebnn.processes import Depth
 
-Images = Float[Array, "*batch height width channel"]
+Images = Float[Array, "*batch _ _ _"]  # height, width, channel
 Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
 Compute = Literal["float32", "bfloat16"]
 

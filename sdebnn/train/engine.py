@@ -161,7 +161,7 @@ def fit(
         place = None
         if folder is not None:
             place = stack.enter_context(RunFolder(Path(folder), keep=keep, tensorboard=tensorboard))
-        display = stack.enter_context(Display(progress, total, kl_weight, kl_warmup, examples, validation is not None))
+        display = stack.enter_context(Display(progress, total, kl_weight, kl_warmup, examples))
         parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
         source = source_of(x, y, key, job, memory_limit)
         run = Running(plan, parameters, rest, key, source, place, display)

@@ -4,27 +4,28 @@ import math
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class Display:
-    """A progress bar on standard error; silent, but for nothing at all, if not wanted."""
+    """A progress bar on standard error, if wanted."""
 
-    def __init__(self, show: bool, total: int, kl_weight: float, kl_warmup: float, examples: int, validation: bool):
-        self.show, self.total, self.validation = show, total, validation
+    def __init__(self, show: bool, total: int, kl_weight: float, kl_warmup: float, examples: int):
+        self.show, self.total = show, total
         self.console = Console(stderr=True)
+        if not self.console.is_terminal:
+            self.console.width = 120
         self.about = _about(kl_weight, kl_warmup, examples)
         self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:3.0f}%  {task.fields[words]}"),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=10),
+            TextColumn("{task.percentage:3.0f}%  {task.description}"),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
             console=self.console,
             disable=not show,
         )
-        self.task = self.bar.add_task("compiling", total=total, words="")
+        self.task = self.bar.add_task("compiling", total=total)
+        self.held_out = ""
 
     def __enter__(self) -> "Display":
         self.say(self.about)
@@ -46,18 +47,17 @@ class Display:
 
     def update(self, step: int, row: dict[str, Any]) -> None:
         """Move the bar to a step and show its row of metrics."""
-        words = f"loss {row['loss']:.4f}  KL {row['kl']:.1f} nats"
+        words = f"loss {row['loss']:.4f}  KL {row['kl']:.1f}"
         if not math.isnan(row["accuracy"]):
             words += f"  accuracy {row['accuracy']:.1%}"
         if "validation_nll" in row:
-            self.held_out = f"  validation NLL {row['validation_nll']:.4f}"
+            self.held_out = f"  held out {row['validation_nll']:.4f}"
             if not math.isnan(row["validation_accuracy"]):
-                self.held_out += f", {row['validation_accuracy']:.1%}"
-        if self.validation:
-            words += getattr(self, "held_out", "")
+                self.held_out += f" {row['validation_accuracy']:.1%}"
+        words += self.held_out
         if row["skipped"]:
             words += f"  skipped {row['skipped']}"
-        self.bar.update(self.task, description="training", completed=step, words=words)
+        self.bar.update(self.task, description=words, completed=step)
 
 
 def _about(kl_weight: float, kl_warmup: float, examples: int) -> str:

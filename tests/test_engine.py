@@ -1,0 +1,277 @@
+"""The training engine, against the same computed by hand; for a model with one weight, and for lines."""
+
+import json
+import logging
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sdebnn import (
+    OU,
+    Categorical,
+    Deterministic,
+    FixedGrid,
+    Gaussian,
+    LinearDrift,
+    NoDrift,
+    Normal,
+    bayesianize,
+    elbo,
+    fit,
+)
+from sdebnn.train import estimator_noise
+from sdebnn.train.loop import KL_FLOOR
+
+KEY = jax.random.key(0)
+X = jax.random.normal(KEY, (24, 2))
+Y = X @ jnp.array([[1.0], [-2.0]]) + 0.5
+LINE = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
+HOW = {"key": KEY, "draws": 1, "progress": False}
+SGD = optax.sgd(1e-2)
+
+
+def weights(fitted):
+    return np.asarray(fitted.model.module.weight)
+
+
+def test_accumulated_parts_add_up_to_the_whole_batch():
+    runs = [fit(LINE, Gaussian(1.0), X, Y, epochs=5, optimizer=SGD, accumulate=n, **HOW) for n in (1, 4)]
+    np.testing.assert_allclose(weights(runs[0]), weights(runs[1]), rtol=1e-5)
+    np.testing.assert_allclose(runs[0].history["elbo"], runs[1].history["elbo"], rtol=1e-5)
+
+
+class Belief(eqx.Module):
+    """y = θ, q(θ) = N(mean, 1), p(θ) = N(0, 1): a KL of mean² / 2."""
+
+    mean: jax.Array
+
+    def __call__(self, x, *, key):
+        return jnp.full_like(x, self.mean + jax.random.normal(key)), 0.5 * self.mean**2
+
+
+def test_each_part_of_an_accumulated_batch_has_a_draw_of_its_own():
+    x, y = jnp.zeros((16, 1)), jnp.zeros((16, 1))
+    still = {**HOW, "epochs": 400, "optimizer": optax.sgd(0.0)}
+    one, many = (fit(Belief(jnp.array(0.0)), Gaussian(1.0), x, y, accumulate=n, **still).history for n in (1, 16))
+    # the log likelihood is a sum of 16 draws' instead of 16 times one's: its spread falls by √16, known to 5 %
+    assert one["log_likelihood"].std() / many["log_likelihood"].std() == pytest.approx(4.0, rel=0.25)
+
+
+def test_the_average_is_the_recursion_it_says():
+    start = np.asarray(LINE.module.weight)
+    points = [weights(fit(LINE, Gaussian(1.0), X, Y, epochs=n, optimizer=SGD, **HOW)) for n in (1, 2, 3)]
+    average = start
+    for step, point in enumerate(points):
+        decay = min(0.5, (1 + step) / (10 + step))
+        average = decay * average + (1 - decay) * point
+    averaged = fit(LINE, Gaussian(1.0), X, Y, epochs=3, optimizer=SGD, ema=0.5, **HOW)
+    np.testing.assert_allclose(weights(averaged), average, rtol=1e-5)
+
+
+def test_the_kl_is_warmed_up_geometrically_and_then_has_its_weight():
+    steps, rate = 10, 0.1
+    blind = jnp.zeros((2, 1))
+
+    class Only(eqx.Module):
+        mean: jax.Array
+
+        def __call__(self, x, *, key):
+            return jnp.zeros_like(x), 0.5 * self.mean**2
+
+    fitted = fit(
+        Only(jnp.array(2.0)), Gaussian(1.0), blind, blind, epochs=steps, optimizer=optax.sgd(rate), kl_weight=0.5,
+        kl_warmup=0.6, **HOW,
+    )  # fmt: skip
+    mean = 2.0
+    for step in range(steps):
+        share = min(1.0, (step + 1) / (0.6 * steps))
+        mean -= rate * 0.5 * KL_FLOOR ** (1 - share) * mean / 2  # the loss is -ELBO / N, N = 2
+    assert float(fitted.model.mean) == pytest.approx(mean, rel=1e-5)
+
+
+def test_clipping_bounds_the_gradient_s_norm():
+    one = fit(LINE, Gaussian(1e-3), X, Y, epochs=1, optimizer=optax.sgd(1.0), clip=0.25, **HOW)
+    before, after = (np.concatenate([np.ravel(m.weight), m.bias]) for m in (LINE.module, one.model.module))
+    assert np.linalg.norm(after - before) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_a_schedule_is_made_from_the_number_of_steps():
+    seen = []
+
+    def optimizer(steps):
+        seen.append(steps)
+        return SGD
+
+    fit(LINE, Gaussian(1.0), X, Y, epochs=3, batch_size=10, optimizer=optimizer, **HOW)
+    assert seen == [6]
+
+
+def test_augmentation_changes_what_the_model_sees_with_another_key_each_step():
+    zero = lambda x, *, key: jnp.zeros_like(x)  # noqa: E731
+    assert fit(LINE, Gaussian(1.0), X, Y, epochs=1, optimizer=SGD, augment=zero, **HOW).history["elbo"][0] == (
+        pytest.approx(float(elbo(LINE, Gaussian(1.0), 0 * X, Y, key=KEY).elbo), rel=1e-5)
+    )
+    noise = lambda x, *, key: x + jax.random.normal(key, x.shape)  # noqa: E731
+    still = {**HOW, "epochs": 5, "optimizer": optax.sgd(0.0)}
+    assert len(np.unique(fit(LINE, Gaussian(1.0), X, Y, augment=noise, **still).history["elbo"])) == 5
+
+
+def test_bytes_train_as_the_numbers_they_are():
+    x = np.random.default_rng(0).integers(0, 256, (24, 2))
+    one, two = (
+        fit(LINE, Gaussian(100.0), x.astype(kind), Y, epochs=3, batch_size=8, optimizer=optax.sgd(1e-5), **HOW)
+        for kind in (np.uint8, np.float32)
+    )
+    np.testing.assert_array_equal(weights(one), weights(two))
+
+
+def test_a_set_larger_than_the_memory_limit_trains_as_if_it_were_not(tmp_path):
+    rng = np.random.default_rng(0)
+    big = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (20_000, 800))  # 16 MB
+    for i in range(0, 20_000, 1000):
+        big[i : i + 1000] = rng.integers(0, 256, (1000, 800))
+    big.flush()
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    y = np.asarray(x[:, 0], np.float32)[:, None] / 255
+    line = Deterministic(eqx.nn.Linear(800, 1, key=KEY))
+    how = {**HOW, "epochs": 2, "batch_size": 500, "optimizer": optax.sgd(1e-7)}
+    streamed = fit(line, Gaussian(1.0), x, y, memory_limit=2 * 2**20, **how)
+    resident = fit(line, Gaussian(1.0), np.asarray(x), y, **how)
+    np.testing.assert_allclose(weights(streamed), weights(resident), rtol=1e-5)
+    np.testing.assert_allclose(streamed.history["elbo"], resident.history["elbo"], rtol=1e-5)
+    assert not np.allclose(weights(streamed), np.asarray(line.module.weight), rtol=1e-5)
+    with pytest.raises(ValueError, match="lower batch_size, or raise the limit"):
+        fit(line, Gaussian(1.0), x, y, memory_limit=1000, **how)
+
+
+def test_early_stopping_returns_the_best_parameters_that_it_saw():
+    x, y = X[:12], Y[:12]
+    held = (X[12:], -Y[12:])  # the opposite is true there: each step makes it worse
+    fitted = fit(
+        LINE, Gaussian(1.0), x, y, epochs=50, batch_size=6, optimizer=SGD, validation=held, patience=3, **HOW
+    )  # fmt: skip
+    first = fit(LINE, Gaussian(1.0), x, y, epochs=1, batch_size=6, optimizer=SGD, **HOW)
+    np.testing.assert_array_equal(weights(fitted), weights(first))
+    assert np.isfinite(fitted.history["elbo"]).sum() == 4 * 2  # the best, then three in vain
+
+
+def test_the_watched_elbo_charges_for_the_kl_and_the_nll_does_not(tmp_path):
+    x, y = jnp.zeros((10, 1)), jnp.zeros((10, 1))
+    for watch in ("nll", "elbo"):
+        fit(
+            Belief(jnp.array(3.0)), Gaussian(1.0), x, y, epochs=50, validation=(x, y), watch=watch,
+            folder=tmp_path / watch, **HOW,
+        )  # fmt: skip
+        row = json.loads((tmp_path / watch / "metrics.jsonl").read_text().splitlines()[-1])
+        assert row["validation_kl"] > 0
+        assert row["validation_elbo"] < -row["validation_nll"]
+
+
+class Trap(eqx.Module):
+    """Not finite where the batch holds a 13: a bad example among good ones."""
+
+    weight: jax.Array
+
+    def __call__(self, x, *, key):
+        bad = jnp.where(jnp.any(x == 13), jnp.nan, 0.0)
+        return self.weight * x + bad, jnp.zeros(())
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted_and_never_reaches_the_parameters(tmp_path):
+    x = jnp.arange(20.0)[:, None]  # one batch of five holds the 13, in every epoch
+    with pytest.warns(RuntimeWarning, match="6 of 24 steps were skipped"):
+        fitted = fit(
+            Trap(jnp.array(0.0)), Gaussian(10.0), x, x, epochs=6, batch_size=5, optimizer=optax.adam(1e-2), ema=0.9,
+            folder=tmp_path, **HOW,
+        )  # fmt: skip
+    assert np.isfinite(fitted.model.weight)
+    assert fitted.model.weight > 0
+    assert np.isnan(fitted.history["elbo"]).sum() == 6
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["skipped"] == 6
+
+
+def test_after_so_many_skipped_steps_in_a_row_the_run_stops_where_it_was_last_good():
+    x = jnp.full((4, 1), 13.0)
+    with pytest.warns(RuntimeWarning, match="7 steps in a row"):
+        fitted = fit(Trap(jnp.array(0.5)), Gaussian(1.0), x, x, epochs=100, max_skipped=7, optimizer=SGD, **HOW)
+    assert fitted.model.weight == 0.5
+    assert np.isnan(fitted.history["elbo"]).all()
+
+
+class Push(eqx.Module):
+    """dh/dt = w."""
+
+    w: jax.Array
+
+    def __call__(self, t, h):
+        return self.w
+
+
+def test_the_monitor_finds_stl_paying_at_the_exact_posterior_and_not_far_from_it():
+    # Weights that stay where they start: y = w_0 + noise of 0.5, w_0 ~ N(0, 1), whose posterior is normal.
+    x, y, precision = jnp.zeros((1, 1)), jnp.array([[1.5]]), 1 + 1 / 0.5**2
+    block = bayesianize(
+        Push(jnp.array([y[0, 0] / 0.5**2 / precision])), prior=OU(rate=0.0, sigma=1e-3), drift=LinearDrift(1, knots=2),
+        solver=FixedGrid(2), initial=lambda w: Normal(w, precision**-0.5), key=KEY,
+    )  # fmt: skip
+    held = eqx.tree_at(lambda b: b.drift, block, NoDrift())
+    near = estimator_noise(held, Gaussian(0.5), x, y, key=KEY)
+    assert near is not None
+    assert near.stl < 0.01 * near.analytic
+    assert near.stl < 0.01 * near.full
+    assert "stl pays" in near.verdict()
+    sharp = eqx.tree_at(lambda b: b.initial, held, Normal(jnp.zeros(1), 1e-3))
+    far = estimator_noise(sharp, Gaussian(0.5), x, y, key=KEY)
+    assert far is not None
+    assert far.stl > far.analytic
+    assert "stl costs" in far.verdict()
+    assert estimator_noise(LINE, Gaussian(1.0), X, Y, key=KEY) is None
+
+
+def test_the_metrics_of_a_run_are_lines_of_json_with_all_that_a_bar_shows(tmp_path, capsys):
+    labels = (Y[:, 0] > 0).astype(int)
+    model = Deterministic(eqx.nn.Linear(2, 2, key=KEY))
+    fit(
+        model, Categorical(), X[:16], labels[:16], validation=(X[16:], labels[16:]), key=KEY, draws=1, epochs=3,
+        batch_size=8, folder=tmp_path, tensorboard=True,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows][-1] == 6
+    assert {"epoch", "seconds", "loss", "elbo", "kl", "accuracy", "gradient_norm", "skipped"} <= set(rows[0])
+    assert 0 <= rows[-1]["validation_accuracy"] <= 1
+    assert rows[-1]["loss"] == pytest.approx(-rows[-1]["elbo"] / 16)
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+    said = capsys.readouterr().err
+    for words in ("effective temperature 1", "loss", "KL", "accuracy", "left"):
+        assert words in said
+
+
+def test_one_program_serves_every_length_of_call(caplog):
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        fit(LINE, Gaussian(0.7), X, Y, epochs=120, **HOW)
+    assert sum("Finished XLA compilation of jit(advance)" in m for m in caplog.messages) == 1
+
+
+def test_what_cannot_be_is_refused_before_anything_is_compiled():
+    for how, words in (
+        ({"accumulate": 5}, "does not divide the batch of 24"),
+        ({"ema": 1.5}, "ema=1.5"),
+        ({"kl_warmup": 2.0}, "from 0 to 1"),
+        ({"clip": 0.0}, "clip=0"),
+        ({"patience": 3}, "pass validation"),
+        ({"watch": "accuracy"}, "'nll', 'elbo'"),
+        ({"augment": 3}, "is not a function"),
+        ({"resume": True}, "need a folder"),
+        ({"tensorboard": True}, "need a folder"),
+        ({"max_skipped": 0}, "max_skipped=0"),
+        ({"optimizer": lambda steps: 3}, "is not one of Optax"),
+        ({"validation": (X, Y[:3])}, "the first axes must agree"),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
+            fit(LINE, Gaussian(1.0), X, Y, epochs=1, **HOW, **how)
+        assert words in str(refused.value)

@@ -1,0 +1,215 @@
+"""The nets for images: what they compute, which parts are random, and what each part costs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sdebnn import (
+    OU,
+    Categorical,
+    FixedGrid,
+    Independent,
+    MeanField,
+    Normal,
+    ODEBlock,
+    Point,
+    SDEBlock,
+    TimeConv,
+    TimeMLP,
+    elbo,
+    our_net,
+    paper_net,
+    prior_of,
+)
+from sdebnn.data import DataSet, Part
+from sdebnn.models import blocks
+from sdebnn.presets import grouped_adam, preset
+
+KEY = jax.random.key(0)
+IMAGES = jax.random.randint(KEY, (3, 8, 8, 1), 0, 256, jnp.int32)
+GRID = FixedGrid(2, unroll=1)
+
+
+def small_paper(**how):
+    return paper_net((8, 8, 1), 4, width=4, solver=GRID, key=KEY, **how)
+
+
+def test_the_paper_s_mnist_block_has_the_paper_s_convolutions():
+    net = paper_net((28, 28, 1), 10, key=KEY)
+    (block,) = blocks(net)
+    layers = block.field.layers
+    assert [layer.move for layer in layers] == ["same", "down", "up", "same"]
+    # 1 channel, 2 zeros and t; then 32 and t three times: nine taps each, and the biases
+    assert block.weights.size == 9 * (4 * 32 + 33 * 32 + 33 * 32 + 33 * 3) + 32 + 32 + 32 + 3
+    assert isinstance(block.initial, Point)
+    assert block.prior.sigma == 0.1
+    assert block.solver.steps == 20
+
+
+def test_the_paper_s_cifar_net_has_six_blocks_at_three_scales_with_squeezes_between():
+    net = eqx.filter_eval_shape(paper_net, (32, 32, 3), 10, blocks=(2, 2, 2), width=64, key=KEY)
+    assert [block.field.layers[0].move for block in blocks(net)] == ["same"] * 6
+    assert [block.weights.shapes[-1] for block in blocks(net)] == [(5,), (5,), (20,), (20,), (80,), (80,)]
+
+
+def test_a_net_of_two_scales_is_its_layers_one_after_the_other():
+    net = small_paper(blocks=(1, 1))
+    outputs, kl = net(IMAGES, key=KEY)
+    x = (np.asarray(IMAGES) / 255 - 0.5) / 0.25
+    h = np.concatenate([x, np.zeros((3, 8, 8, 2))], axis=-1)
+    first, second = blocks(net)
+    h, _ = first(jnp.asarray(h, jnp.float32), key=jax.random.fold_in(KEY, 1))
+    # a squeeze: pixel (i, j) holds the four of (2i, 2j) on, channels innermost
+    h = np.stack([h[:, i::2, j::2] for i in (0, 1) for j in (0, 1)], axis=3).reshape(3, 4, 4, 12)
+    h, _ = second(jnp.asarray(h), key=jax.random.fold_in(KEY, 3))
+    head = net.layers[-1].module
+    expected = np.asarray(h).reshape(3, -1) @ np.asarray(head.weight).T / np.sqrt(4 * 4 * 12) + np.asarray(head.bias)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    assert kl == 0
+
+
+def test_any_block_may_be_deterministic_and_then_ignores_the_key():
+    both = small_paper(blocks=(2,), deterministic=(0, 1))
+    assert [type(layer) for layer in both.layers[1:3]] == [ODEBlock, ODEBlock]
+    one, two = (both(IMAGES, key=jax.random.key(i))[0] for i in (1, 2))
+    assert np.array_equal(one, two)
+    mixed = small_paper(blocks=(2,), deterministic=(1,))
+    assert [type(layer) for layer in mixed.layers[1:3]] == [SDEBlock, ODEBlock]
+    one, two = (mixed(IMAGES, key=jax.random.key(i))[0] for i in (1, 2))
+    assert not np.allclose(one, two)
+
+
+def test_a_deterministic_block_is_the_limit_of_a_random_one_without_noise_or_decay():
+    field = TimeConv(2, (3,), ("same", "same"), key=KEY)
+    block = ODEBlock(field, solver=FixedGrid(4))
+    still = eqx.tree_at(
+        lambda b: (b.prior.sigma, b.prior.rate),
+        small_block(field, FixedGrid(4)),
+        (1e-12, 0.0),
+    )
+    h = jax.random.normal(KEY, (2, 6, 5, 2))
+    np.testing.assert_allclose(block(h, key=KEY)[0], still(h, key=KEY)[0], rtol=1e-5, atol=1e-6)
+
+
+def small_block(field, solver):
+    from sdebnn import bayesianize
+
+    return bayesianize(field, prior=OU(), drift=(1,), solver=solver, key=KEY)
+
+
+def test_a_mean_field_head_is_random_and_charged_for():
+    net = small_paper(mean_field_head=True)
+    head = net.layers[-1]
+    assert isinstance(head, MeanField)
+    _, kl = net(IMAGES, key=KEY)
+    assert kl == pytest.approx(float(head.law.kl()), rel=1e-5)
+    assert kl > 0
+
+
+def test_our_net_infers_the_convolutions_asked_for_and_leaves_the_rest_points():
+    for inferred, kinds in (((), None), ((1,), [Point, Point, Normal, Normal]), ((0, 1), [Normal] * 4)):
+        net = our_net((8, 8, 1), 4, channels=(8,), inferred=inferred, solver=GRID, compute="float32", key=KEY)
+        (block,) = blocks(net)
+        if kinds is None:
+            assert isinstance(block.initial, Point)
+            continue
+        assert isinstance(block.initial, Independent)
+        assert [type(part) for part in block.initial.parts] == kinds
+        w0 = block.initial.sample(key=KEY)
+        assert w0.shape == (block.weights.size,)
+        assert prior_of(net)(IMAGES, key=KEY)[1] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_our_fields_start_at_rest_and_scale_as_they_say():
+    (block,) = blocks(our_net((8, 8, 3), 4, channels=(8,), gain=5.0, solver=GRID, compute="float32", key=KEY))
+    np.testing.assert_allclose(block.weights.scales, [np.sqrt(2) / np.sqrt(72), 0.1, 5 / np.sqrt(72), 0.1], rtol=1e-6)
+    w0 = np.asarray(block.initial.value)
+    first = 9 * 8 * 8
+    assert w0[:first].std() == pytest.approx(1.0, abs=0.1)
+    assert np.all(w0[first:] == 0)
+
+
+def test_bfloat16_rounds_the_layers_but_not_the_state_the_weights_or_the_kl():
+    nets = [our_net((8, 8, 1), 4, channels=(8,), solver=GRID, compute=c, key=KEY) for c in ("float32", "bfloat16")]
+    exact, rounded = (net(IMAGES, key=KEY) for net in nets)
+    assert rounded[0].dtype == rounded[1].dtype == jnp.float32
+    assert 0 < np.abs(exact[0] - rounded[0]).max() < 0.05 * np.abs(exact[0]).max()
+    for leaf in jax.tree.leaves(eqx.filter(nets[1], eqx.is_inexact_array)):
+        assert leaf.dtype == jnp.float32
+
+
+def test_what_cannot_be_is_refused_in_one_line():
+    for make, words in (
+        (lambda: small_paper(deterministic=(3,)), "there are 1, from 0"),
+        (lambda: paper_net((8, 8), 4, key=KEY), "(height, width, channels)"),
+        (lambda: paper_net((8, 8, 1), 1, key=KEY), "classes=1"),
+        (lambda: our_net((8, 8, 1), 4, inferred=(2,), key=KEY), "pass (), (1,) or (0, 1)"),
+        (lambda: TimeConv(3, (4, 4), key=KEY), "make 3 layers"),
+        (lambda: TimeConv(3, (4,), ("down", "same"), key=KEY), "pair down and up"),
+        (lambda: small_paper(blocks=(1, 1, 1, 1, 1)), "must be multiples of 16"),
+        (lambda: small_paper()(IMAGES[:, :, :4], key=KEY), "this model takes (8, 8, 1)"),
+        (lambda: MeanField(jnp.tanh), "no floating-point array"),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
+            make()
+        assert words in str(refused.value)
+
+
+def test_independent_laws_add_up_and_empirical_bayes_has_the_least_kl():
+    mean = jax.random.normal(KEY, (50,))
+    free = Normal(mean, 0.3, prior_std=None)
+    scales = np.exp(np.linspace(-1.5, 1.5, 301))
+    charges = [float(Normal(mean, 0.3, prior_std=float(s)).kl()) for s in scales]
+    assert float(free.kl()) == pytest.approx(min(charges), rel=1e-3)
+    assert float(free.kl()) <= min(charges) * (1 + 1e-6)
+    both = Independent((free, Point(jnp.ones(3)), Normal(mean[:7], 0.2)))
+    assert float(both.kl()) == pytest.approx(float(free.kl()) + float(Normal(mean[:7], 0.2).kl()), rel=1e-5)
+    # E_q[log q/p] is the KL: 4 standard errors over 4000 draws
+    keys = jax.random.split(KEY, 4000)
+    ratios = np.asarray(jax.vmap(lambda k: both.log_ratio(both.sample(key=k)))(keys), dtype=float)
+    assert abs(ratios.mean() - float(both.kl())) < 4 * ratios.std() / np.sqrt(4000)
+
+
+def data_of(shape, classes):
+    x = np.zeros((20, *shape), np.uint8)
+    x[:10] = 200
+    y = np.arange(20, dtype=np.int32) % classes
+    return DataSet("own", Part(x, y), Part(x, y), tuple(map(str, range(classes))))
+
+
+def test_every_preset_makes_a_net_for_its_data_whose_bound_can_be_taken():
+    for name, shape in (("ours", (8, 8, 1)), ("paper", (8, 8, 3)), ("ours", (28, 28, 1)), ("paper", (28, 28, 1))):
+        for inferred in (False, True):
+            row = preset(name, data_of(shape, 3), inferred=inferred)
+            out = jax.eval_shape(
+                lambda key, row=row, shape=shape: elbo(
+                    row.net(key), Categorical(), jnp.zeros((2, *shape)), jnp.zeros(2, int), key=key
+                ),
+                KEY,
+            )
+            assert out.elbo.shape == ()
+            assert row.training["batch_size"] > 0
+    with pytest.raises(ValueError, match="is for images"):
+        preset("paper", DataSet("t", Part(np.zeros((4, 2)), np.zeros((4, 1))), Part(np.zeros((4, 2)), None), None))
+
+
+def test_our_optimiser_moves_each_kind_of_array_at_its_own_rate():
+    model = {"field": TimeMLP(1, (2,), key=KEY), "kernel": jnp.zeros(3)}
+    parameters = eqx.filter((model, Point(jnp.zeros(4)), Normal(jnp.zeros(4))), eqx.is_inexact_array)
+    optimizer = grouped_adam(1e-2, 2000)
+    state = optimizer.init(parameters)
+    gradient = jax.tree.map(jnp.ones_like, parameters)
+    for _ in range(300):  # past the warm-up
+        updates, state = optimizer.update(gradient, state, parameters)
+    rates = {name: -float(np.ravel(leaf)[0]) for name, leaf in named(updates)}
+    assert rates["value"] == pytest.approx(rates["mean"], rel=1e-5)
+    assert rates["bias"] == pytest.approx(0.1 * rates["value"], rel=1e-5)
+    assert rates["log_std"] == pytest.approx(0.5 * rates["value"], rel=1e-5)
+    assert 0.9e-2 < rates["value"] <= 1e-2
+
+
+def named(tree):
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield str(getattr(path[-1], "name", getattr(path[-1], "key", ""))), leaf
