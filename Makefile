@@ -28,8 +28,9 @@ format: $(READY) ## rewrite the code in the house format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(READY) ## time the toy job beside its peers, and measure the solvers (ten minutes)
+bench: $(READY) ## time a toy job and an image job beside their peers, and measure the solvers (ten minutes)
 	@$(BIN)/python benchmarks/toy.py
+	@$(BIN)/python benchmarks/images.py
 	@$(BIN)/python benchmarks/solvers.py
 
 lock: $(READY) ## pin every dependency anew in requirements.txt

@@ -20,10 +20,14 @@ from sdebnn import (
     FixedGrid,
     Gaussian,
     LinearDrift,
+    MeanField,
     Normal,
     Posterior,
+    TimeConv,
     TimeMLP,
     bayesianize,
+    our_net,
+    paper_net,
 )
 
 KEY = jax.random.key(0)
@@ -48,7 +52,7 @@ def _nothing_is_compiled(monkeypatch):
 
     def refuse(backend, module, *rest):
         name = str(module.operation.attributes["sym_name"]).strip('"')
-        assert name not in ("jit_scan", "jit__compiled_solve", "jit__epochs", "jit__batch"), (
+        assert name not in ("jit_scan", "jit__compiled_solve", "jit_advance", "jit__draws", "jit__draw"), (
             f"compiled {name} before refusing the input"
         )
         return compile_program(backend, module, *rest)
@@ -71,6 +75,14 @@ class Shrink(eqx.Module):
 
     def __call__(self, t, h):
         return (self.w * h)[:1]
+
+
+def engine(**how):
+    return sdebnn.fit(MLP, Gaussian(1.0), X, Y, epochs=1, key=KEY, **how)
+
+
+def paper(**how):
+    return paper_net((8, 8, 1), 4, width=4, key=KEY, **how)
 
 
 MLP = SDEBNN.mlp(1, 1, key=KEY)
@@ -301,6 +313,34 @@ CASES = {
     "learning rate": (lambda: fit(learning_rate=0.0), "learning_rate=0.0", "greater than zero"),
     "bins": (lambda: sdebnn.metrics.ece(OUTPUTS[None], LABELS, bins=0), "bins=0", "at least 1"),
     "level": (lambda: sdebnn.metrics.coverage(OUTPUTS[None], OUTPUTS, level=95), "level=95", "0.95"),
+    "parts that do not divide": (lambda: engine(accumulate=3), "accumulate=3", "the batch of 4"),
+    "an average beyond 1": (lambda: engine(ema=1.5), "ema=1.5", "between 0 and 1"),
+    "a warm-up beyond the end": (lambda: engine(kl_warmup=2.0), "kl_warmup=2.0", "from 0 to 1"),
+    "no gradient at all": (lambda: engine(clip=0), "clip=0", "greater than zero"),
+    "patience without validation": (lambda: engine(patience=3), "patience=3", "pass validation"),
+    "an unknown watch": (lambda: engine(watch="accuracy"), "watch='accuracy'", "'nll', 'elbo'"),
+    "augment a number": (lambda: engine(augment=3), "augment=3", "is not a function"),
+    "resume nothing": (lambda: engine(resume=True), "resume", "need a folder"),
+    "tensorboard nowhere": (lambda: engine(tensorboard=True), "tensorboard", "need a folder"),
+    "no skipped steps": (lambda: engine(max_skipped=0), "max_skipped=0", "at least 1"),
+    "no such optimiser": (lambda: engine(optimizer=lambda steps: 3), "optimizer=3", "optax.adam"),
+    "validation of other lengths": (lambda: engine(validation=(X, Y[:3])), "x has 4 examples", "must agree"),
+    "a block that is not there": (lambda: paper(deterministic=(3,)), "deterministic=(3,)", "there are 1, from 0"),
+    "an image without channels": (lambda: paper_net((8, 8), 4, key=KEY), "shape=(8, 8)", "(28, 28, 1)"),
+    "a net of one class": (lambda: paper_net((8, 8, 1), 1, key=KEY), "classes=1", "at least 2"),
+    "a third convolution": (lambda: our_net((8, 8, 1), 4, inferred=(2,), key=KEY), "inferred=(2,)", "(1,) or (0, 1)"),
+    "moves of other layers": (lambda: TimeConv(3, (4, 4), key=KEY), "widths=(4, 4)", "one for each layer"),
+    "moves that shrink": (lambda: TimeConv(3, (4,), ("down", "same"), key=KEY), "('down', 'same')", "pair down and up"),
+    "an unknown move": (lambda: TimeConv(3, (4,), ("left", "same"), key=KEY), "move='left'", "'same', 'down', 'up'"),
+    "an unknown precision": (lambda: TimeConv(3, compute="int8", key=KEY), "compute='int8'", "'bfloat16'"),
+    "squeezed too often": (lambda: paper(blocks=(1, 1, 1, 1, 1)), "blocks=(1, 1, 1, 1, 1)", "multiples of 16"),
+    "images of another size": (lambda: paper()(jnp.zeros((2, 8, 4, 1)), key=KEY), "(8, 4, 1)", "takes (8, 8, 1)"),
+    "nothing to infer": (lambda: MeanField(jnp.tanh), "no floating-point array", "no weights"),
+    "too few draws to measure noise": (
+        lambda: sdebnn.estimator_noise(MLP, Gaussian(1.0), BATCH, BATCH, key=KEY, draws=2),
+        "draws=2",
+        "at least 4",
+    ),
 }
 
 

@@ -255,23 +255,3 @@ def test_one_program_serves_every_length_of_call(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         fit(LINE, Gaussian(0.7), X, Y, epochs=120, **HOW)
     assert sum("Finished XLA compilation of jit(advance)" in m for m in caplog.messages) == 1
-
-
-def test_what_cannot_be_is_refused_before_anything_is_compiled():
-    for how, words in (
-        ({"accumulate": 5}, "does not divide the batch of 24"),
-        ({"ema": 1.5}, "ema=1.5"),
-        ({"kl_warmup": 2.0}, "from 0 to 1"),
-        ({"clip": 0.0}, "clip=0"),
-        ({"patience": 3}, "pass validation"),
-        ({"watch": "accuracy"}, "'nll', 'elbo'"),
-        ({"augment": 3}, "is not a function"),
-        ({"resume": True}, "need a folder"),
-        ({"tensorboard": True}, "need a folder"),
-        ({"max_skipped": 0}, "max_skipped=0"),
-        ({"optimizer": lambda steps: 3}, "is not one of Optax"),
-        ({"validation": (X, Y[:3])}, "the first axes must agree"),
-    ):
-        with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
-            fit(LINE, Gaussian(1.0), X, Y, epochs=1, **HOW, **how)
-        assert words in str(refused.value)

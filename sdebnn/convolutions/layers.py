@@ -20,12 +20,13 @@ from sdebnn.checks import check_callable, check_choice, check_count, check_count
 from sdebnn.convolutions.operations import conv, conv_transpose
 from sdebnn.processes import Depth
 
-Images = Float[Array, "*batch _ _ _"]  # height, width, channel
+Images = Float[Array, "*batch height width channel"]
+Outcome = Float[Array, "*batch _ _ out"]
 Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
 Compute = Literal["float32", "bfloat16"]
 
 
-def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> Images:
+def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> Outcome:
     """Zero-padded convolution: of stride 1, of stride 2, or its transpose."""
     if move == "up":
         return conv_transpose(images, kernel)
@@ -73,7 +74,7 @@ class TimeConvLayer(eqx.Module):
         numbers = (scale, self.bias_scale) if self.time is None else (scale, scale, self.bias_scale)
         return jax.tree.unflatten(jax.tree.structure(self), numbers)
 
-    def __call__(self, t: Depth, h: Images) -> Images:
+    def __call__(self, t: Depth, h: Images) -> Outcome:
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
         bias = self.bias
         if self.time is not None:
@@ -160,7 +161,7 @@ class Conv(eqx.Module):
         self.kernel = jax.random.normal(key, (3, 3, in_channels, out_channels))
         self.stride, self.compute = stride, compute
 
-    def __call__(self, x: Images) -> Images:
+    def __call__(self, x: Images) -> Outcome:
         scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))
         kernel = (scale * self.kernel).astype(self.compute)
         return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)

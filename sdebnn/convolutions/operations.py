@@ -8,21 +8,26 @@ form T(x, w, y) = sum_{p, m} x[s p + m - l] w[m] y[p], with l = 1 for s = 1 and 
     corr(x, y) = dT/dw    its adjoint in w      w[m] = sum_p x[s p + m - l] y[p]
 
 and the gradient of each is made of the other two. XLA on CPU runs `corr` as a convolution some 50 times too slowly, and
-other convolutions on one thread when they sit in a loop; its matrix products are fast there. So on CPU the sums above are
-matrix products over shifted images, and other platforms keep `lax.conv_general_dilated` and its own gradient.
+other convolutions on one thread when they sit in a loop; its matrix products are fast there. So on CPU the sums above
+are matrix products over shifted images, and other platforms keep `lax.conv_general_dilated` and its own gradient.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
+from jaxtyping import Array, Float
 
 NARROW = 8  # with at most this many channels, nine shifted copies of an image cost less than XLA's own convolution
 
+Images = Float[Array, "image _ _ _"]
+Kernel = Float[Array, "3 3 in out"]
 
-def conv(x: Array, kernel: Array, stride: int = 1) -> Array:
-    """'SAME' convolution of x (..., H, W, in) with kernel (3, 3, in, out), stride 1 or 2."""
+
+def conv(x: Float[Array, "*batch height width in"], kernel: Kernel, stride: int = 1) -> Float[Array, "*batch _ _ out"]:
+    """'SAME' convolution of stride 1 or 2."""
     _check(kernel, stride)
     images = x.reshape(-1, *x.shape[-3:])
     if stride == 2:  # 'SAME' pads an odd side by one zero in front too, which makes it the even case
@@ -31,8 +36,10 @@ def conv(x: Array, kernel: Array, stride: int = 1) -> Array:
     return y.reshape(*x.shape[:-3], *y.shape[1:])
 
 
-def conv_transpose(x: Array, kernel: Array) -> Array:
-    """`lax.conv_transpose(x, kernel, (2, 2), 'SAME')`: x (..., H, W, in), kernel (3, 3, in, out) to (..., 2H, 2W, out)."""
+def conv_transpose(
+    x: Float[Array, "*batch height width in"], kernel: Kernel
+) -> Float[Array, "*batch 2*height 2*width out"]:
+    """As `lax.conv_transpose(x, kernel, (2, 2), 'SAME')`, which doubles the sides."""
     _check(kernel, 2)
     y = _up(x.reshape(-1, *x.shape[-3:]), _flip(kernel), 2)
     return y.reshape(*x.shape[:-3], *y.shape[1:])
@@ -40,26 +47,28 @@ def conv_transpose(x: Array, kernel: Array) -> Array:
 
 def _check(kernel: Array, stride: int) -> None:
     if kernel.shape[:2] != (3, 3) or stride not in (1, 2):
-        raise ValueError(f"need a 3x3 kernel and stride 1 or 2, got {kernel.shape[:2]} and {stride}")
+        raise ValueError(
+            f"a kernel of {kernel.shape[:2]} and stride={stride}: only 3 by 3, and stride 1 or 2, are here."
+        )
 
 
-def _flip(w: Array) -> Array:
+def _flip(w: Kernel) -> Float[Array, "3 3 out in"]:
     """The kernel of the adjoint: turned by half a circle, in and out swapped."""
     return w[::-1, ::-1].swapaxes(2, 3)
 
 
-def _lax(x: Array, w: Array, stride: int) -> Array:
+def _lax(x: Images, w: Kernel, stride: int) -> Float[Array, "image _ _ out"]:
     return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def _shifts(x: Array, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
+def _shifts(x: Images, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
     """The taps^2 shifted images x[stride p + m - before], zero outside x."""
     x = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
     h, w = x.shape[1] - taps + 1, x.shape[2] - taps + 1
     return [x[:, i : i + h : stride, j : j + w : stride] for i in range(taps) for j in range(taps)]
 
 
-def _down_cpu(x: Array, w: Array, stride: int) -> Array:
+def _down_cpu(x: Images, w: Kernel, stride: int) -> Images:
     """y[p] = sum_m x[s p + m - l] w[m]: shift then multiply, or multiply then shift, whichever moves fewer channels."""
     c, out = w.shape[2:]
     if stride == 2 or min(c, out) > NARROW:
@@ -67,10 +76,11 @@ def _down_cpu(x: Array, w: Array, stride: int) -> Array:
     if c <= out:
         return jnp.concatenate(_shifts(x, 1, 1, 3), -1) @ w.reshape(9 * c, out)
     z = _shifts(x @ w.transpose(2, 0, 1, 3).reshape(c, 9 * out), 1, 1, 3)
-    return sum(shifted[..., m * out : (m + 1) * out] for m, shifted in enumerate(z))
+    parts = [shifted[..., m * out : (m + 1) * out] for m, shifted in enumerate(z)]
+    return sum(parts[1:], start=parts[0])
 
 
-def _up_cpu(y: Array, w: Array, stride: int) -> Array:
+def _up_cpu(y: Images, w: Kernel, stride: int) -> Images:
     """x[s p + m - l] += w[m] y[p]: for s = 2 the four parities of a pixel are four images, of 2x2 taps each."""
     if stride == 1:
         return _down_cpu(y, _flip(w), 1)
@@ -82,7 +92,7 @@ def _up_cpu(y: Array, w: Array, stride: int) -> Array:
     return z.reshape(n, 2 * height, 2 * width, c)
 
 
-def _corr_cpu(x: Array, y: Array, stride: int) -> Array:
+def _corr_cpu(x: Images, y: Images, stride: int) -> Kernel:
     """w[m] = sum_p x[s p + m - l] y[p], shifting the image with fewer channels."""
     c, out = x.shape[-1], y.shape[-1]
     if stride == 1 and c > out:
@@ -92,32 +102,26 @@ def _corr_cpu(x: Array, y: Array, stride: int) -> Array:
     return jnp.stack([lax.dot_general(row, y, (((0,), (0,)), ((), ()))) for row in rows]).reshape(3, 3, c, out)
 
 
-def _up_lax(y: Array, w: Array, stride: int) -> Array:
+def _up_lax(y: Images, w: Kernel, stride: int) -> Images:
     x = jax.ShapeDtypeStruct((y.shape[0], stride * y.shape[1], stride * y.shape[2], w.shape[2]), y.dtype)
     return jax.linear_transpose(lambda x: _lax(x, w, stride), x)(y)[0]
 
 
-def _corr_lax(x: Array, y: Array, stride: int) -> Array:
+def _corr_lax(x: Images, y: Images, stride: int) -> Kernel:
     w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], y.shape[-1]), x.dtype)
     return jax.linear_transpose(lambda w: _lax(x, w, stride), w)(y)[0]
 
 
-def _corr(x: Array, y: Array, stride: int) -> Array:
-    return lax.platform_dependent(
-        x, y, cpu=partial(_corr_cpu, stride=stride), default=partial(_corr_lax, stride=stride)
-    )
+def _by_platform(cpu: Callable[..., Array], default: Callable[..., Array]) -> Callable[[Array, Array, int], Array]:
+    def chosen(a: Array, b: Array, stride: int) -> Array:
+        return lax.platform_dependent(a, b, cpu=partial(cpu, stride=stride), default=partial(default, stride=stride))
+
+    return chosen
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _down(x: Array, w: Array, stride: int) -> Array:
-    return lax.platform_dependent(x, w, cpu=partial(_down_cpu, stride=stride), default=partial(_lax, stride=stride))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _up(y: Array, w: Array, stride: int) -> Array:
-    return lax.platform_dependent(y, w, cpu=partial(_up_cpu, stride=stride), default=partial(_up_lax, stride=stride))
-
-
+_down = jax.custom_vjp(_by_platform(_down_cpu, _lax), nondiff_argnums=(2,))
+_up = jax.custom_vjp(_by_platform(_up_cpu, _up_lax), nondiff_argnums=(2,))
+_corr = _by_platform(_corr_cpu, _corr_lax)
 _down.defvjp(
     lambda x, w, stride: (_down(x, w, stride), (x, w)),
     lambda stride, xw, y: (_up(y, xw[1], stride), _corr(xw[0], y, stride)),

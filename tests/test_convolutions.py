@@ -1,0 +1,182 @@
+import itertools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, unsqueeze
+from sdebnn.convolutions.operations import conv, conv_transpose
+
+KEY = jax.random.key(0)
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+SIDES = [(4, 6), (5, 4)]
+CHANNELS = [(3, 12), (12, 3), (2, 2), (12, 10)]  # few, or more than nine shifted copies are worth
+
+
+def lax_conv(x, kernel, stride=1):
+    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=DIMENSIONS)
+
+
+def lax_conv_transpose(x, kernel):
+    return lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=DIMENSIONS)
+
+
+MOVES = {
+    "same": (conv, lax_conv),
+    "down": (lambda x, kernel: conv(x, kernel, 2), lambda x, kernel: lax_conv(x, kernel, 2)),
+    "up": (conv_transpose, lax_conv_transpose),
+}
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(math.prod(shape)).normal(size=shape), jnp.float32)
+
+
+def filled(make, *args, **kwargs):
+    """A module with weights from NumPy: JAX would compile a generator for each shape."""
+    shapes = eqx.filter_eval_shape(make, *args, **kwargs, key=KEY)
+    is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)  # noqa: E731
+    return jax.tree.map(lambda leaf: normal(*leaf.shape) if is_shape(leaf) else leaf, shapes)
+
+
+def close(a, b, tolerance: float = 2e-5):
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * float(np.abs(b).max()))
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_convolution_and_both_its_gradients_are_those_of_lax(move):
+    @jax.jit
+    def value_and_gradients(x, kernel):
+        pairs = [jax.vjp(f, x, kernel) for f in MOVES[move]]
+        return [(y, *pull_back(jnp.cos(y))) for y, pull_back in pairs]
+
+    for sides, channels in zip(itertools.cycle(SIDES), (*CHANNELS, CHANNELS[-1]), strict=False):
+        both = value_and_gradients(normal(2, *sides, channels[0]), normal(3, 3, *channels))
+        for ours, theirs in zip(*both, strict=True):
+            close(ours, theirs)
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_the_gradient_of_a_gradient_is_that_of_lax(move):
+    x, kernel = normal(2, 4, 6, 3), normal(3, 3, 3, 4)
+
+    def second(f):
+        first = jax.grad(lambda kernel: jnp.sum(jnp.tanh(f(x, kernel))))
+        return jax.jit(jax.grad(lambda kernel: jnp.sum(first(kernel) ** 2)))(kernel)
+
+    close(*map(second, MOVES[move]), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_the_transposed_convolution_is_the_adjoint_of_the_one_of_stride_two(channels):
+    x, y, kernel = normal(2, 10, 6, channels[0]), normal(2, 5, 3, channels[1]), normal(3, 3, *channels)
+    flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+    down, up = (
+        np.asarray(jax.jit(conv, static_argnums=2)(x, kernel, 2)),
+        np.asarray(jax.jit(conv_transpose)(y, flipped)),
+    )
+    # <conv(x, w), y> = <x, up(y, w)>
+    assert np.vdot(down, y) == pytest.approx(np.vdot(x, up), rel=1e-4)
+
+
+def test_what_is_not_a_convolution_of_three_by_three_pixels_is_refused():
+    with pytest.raises(ValueError, match="stride=3"):
+        conv(jnp.ones((4, 4, 1)), jnp.ones((3, 3, 1, 1)), 3)
+
+
+def test_a_batch_of_images_is_one_image_after_the_other():
+    field = eqx.filter_jit(filled(TimeConv, 9, (9, 9, 9)))
+    h = normal(4, 4, 6, 9)
+    close(field(0.3, h), np.stack([field(0.3, image) for image in h]))
+    close(field(0.3, h.reshape(2, 2, 4, 6, 9)).reshape(h.shape), field(0.3, h))
+
+
+def literally(move, layer: TimeConvLayer, t, h):
+    """Time as one more channel, filled with t."""
+    with_time = jnp.concatenate([h, jnp.full((*h.shape[:-1], 1), t)], -1)
+    return MOVES[move][1](with_time, jnp.concatenate([layer.kernel, layer.time[:, :, None]], 2)) + layer.bias
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_time_is_one_more_channel_constant_over_the_image_and_zero_outside(move):
+    layer = filled(TimeConvLayer, 2, 3, move=move)
+    for sides in SIDES:
+        h = normal(2, *sides, 2)
+        at = jax.jit(lambda t, h=h: layer(t, h))
+        close(at(0.7), jax.jit(lambda h: literally(move, layer, 0.7, h))(h))
+        added = np.asarray(at(0.7)[0]) - np.asarray(at(0.0)[0])
+        assert np.ptp(added, (0, 1)).min() > 1e-3  # a number per channel would be the same everywhere
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_gradients_through_time_are_those_of_the_channel(move):
+    layer, h = filled(TimeConvLayer, 2, 4, move=move), normal(2, 4, 6, 2)
+
+    def gradient(f):
+        return jax.jit(jax.grad(lambda pair: jnp.sum(jnp.sin(f(*pair, h)))))((layer, 0.7))
+
+    expected = gradient(lambda layer, t, h: literally(move, layer, t, h))
+    jax.tree.map(close, gradient(lambda layer, t, h: layer(t, h)), expected)
+
+
+def test_half_precision_rounds_what_layers_are_given_and_never_the_state():
+    exact, rounded = (filled(TimeConv, 3, (9, 9, 9), compute=compute) for compute in ("float32", "bfloat16"))
+    h = normal(2, 8, 8, 3)
+    expected, result = eqx.filter_jit(exact)(0.5, h), eqx.filter_jit(rounded)(0.5, h)
+    assert result.dtype == jnp.float32
+    error = np.linalg.norm(result - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < 8 * 2**-8  # four layers, each rounding its input and its kernel to eight bits
+
+
+@pytest.mark.parametrize("time", [True, False])
+def test_standardised_weights_are_scaled_by_gain_over_the_root_of_the_fan_in(time):
+    field = eqx.filter_eval_shape(
+        TimeConv, 6, (4, 4, 4), time=time, gains=(1.0, 2.0, 3.0, 4.0), bias_scale=0.1, key=KEY
+    )
+    for scales, channels, gain in zip(field.scales.layers, (6, 4, 4, 4), (1, 2, 3, 4), strict=True):
+        scale = pytest.approx(gain / math.sqrt(9 * (channels + time)))
+        assert (scales.kernel, scales.time, scales.bias) == (scale, scale if time else None, 0.1)
+
+
+def test_a_layer_starts_with_the_scale_of_its_standardised_weights():
+    layer = TimeConvLayer(15, 16, gain=3.0, key=KEY)
+    assert np.std(layer.kernel) == pytest.approx(layer.scales.kernel, rel=0.05)
+    assert np.std(layer.time) == pytest.approx(3 / 12, rel=0.2)
+
+
+def test_the_deterministic_convolution_doubles_the_variance_which_relus_halve():
+    x = normal(8, 16, 16, 16)
+    for stride in (1, 2):
+        y = eqx.filter_jit(filled(Conv, 16, 32, stride=stride, compute="float32"))(x)
+        assert y.shape == (8, 16 // stride, 16 // stride, 32)
+        assert np.var(y[:, 1:-1, 1:-1]) == pytest.approx(2.0, rel=0.1)
+
+
+def test_group_norm_is_its_formula():
+    norm = GroupNorm(12, groups=8)
+    assert norm.groups == 4  # the most that divide both
+    norm = eqx.tree_at(lambda n: (n.scale, n.shift), norm, (normal(12), 1 + normal(12)))
+    x = 3 + 2 * normal(2, 4, 5, 12)
+    expected = np.empty(x.shape)
+    for image, out in zip(np.asarray(x, float), expected, strict=True):
+        for first in range(0, 12, 3):
+            group = image[..., first : first + 3]
+            out[..., first : first + 3] = (group - group.mean()) / np.sqrt(group.var() + 1e-5)
+    expected = expected * np.asarray(norm.scale) + np.asarray(norm.shift)
+    for images, out in ((x, expected), (x[0], expected[0])):
+        np.testing.assert_allclose(eqx.filter_jit(norm)(images), out, rtol=1e-4, atol=1e-5)
+
+
+def test_squeezing_moves_pixels_and_loses_none():
+    x = jnp.arange(4.0 * 6 * 3).reshape(4, 6, 3)
+    y = squeeze(x)
+    assert y.shape == (2, 3, 12)
+    assert np.array_equal(np.sort(y, axis=None), np.ravel(x))
+    assert np.array_equal(y[1, 2], np.ravel(x[2:4, 4:6]))  # a patch of pixels is one pixel
+    assert np.array_equal(unsqueeze(y), x)
+    with pytest.raises(ValueError, match="5 by 6"):
+        squeeze(jnp.zeros((5, 6, 1)))
