@@ -110,12 +110,13 @@ def small(data: DataSet, inferred: bool) -> Preset:
     """Small images, such as 8 by 8 pixels, on a processor within minutes."""
     shape, looks = _looks(data)
     net = partial(
-        our_net, shape, len(data.classes or ()), channels=(32,), gain=4.0, prior=OU(sigma=0.2),
-        inferred=(1,) if inferred else (), solver=FixedGrid(6), compute="float32", **looks,
+        our_net, shape, len(data.classes or ()), channels=(16, 32), gain=4.0, prior=OU(sigma=0.2),
+        inferred=(1,) if inferred else (), solver=FixedGrid(4, unroll=1), compute="float32", **looks,
     )  # fmt: skip
     training = {
-        "epochs": 60, "batch_size": 64, "draws": 1, "kl_warmup": 0.5 if inferred else 0.0, "learning_rate": 1e-2,
-        "optimizer": partial(grouped_adam, 1e-2), "clip": 1.0, "ema": 0.995, "augment": RandomView(1, padding="fill"),
+        "epochs": 40, "batch_size": 64, "draws": 1, "draws_at_once": 1, "kl_warmup": 0.5 if inferred else 0.0,
+        "learning_rate": 1e-2, "optimizer": partial(grouped_adam, 1e-2), "clip": 1.0, "ema": 0.99,
+        "augment": RandomView(1, padding="fill"),
     }  # fmt: skip
     return Preset(lambda key: net(key=key), Categorical(), training)
 

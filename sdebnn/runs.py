@@ -104,7 +104,8 @@ def make(settings: Settings) -> Run:
     settings.check()
     data = load_data(settings.data, settings.seed)
     row = preset(settings.preset, data, inferred=settings.inferred)
-    return Run(settings, data, row, row.net(jax.random.fold_in(jax.random.key(settings.seed), 0)))
+    # Compiled: on a GPU its many small programs, one by one, take longer than all else before training.
+    return Run(settings, data, row, eqx.filter_jit(row.net)(jax.random.fold_in(jax.random.key(settings.seed), 0)))
 
 
 def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 16, **how: Any) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     """
     check_count("draws", draws)
     settings.check()
-    _record(settings, out, resume)
+    known = _known(settings, out, resume)
     run = make(settings)
     row = {**run.preset.training, "kl_weight": settings.kl_weight, "patience": settings.patience}
     if settings.epochs is not None:
@@ -122,6 +123,9 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     part, validation = run.data.train, None
     if settings.validation:
         part, validation = held_out(part, settings.validation, seed=settings.seed)
+    if not known:
+        out.mkdir(parents=True, exist_ok=True)
+        write_facts(out / "run.json", KIND, settings._asdict())
     began = time.perf_counter()
     fitted = fit(
         run.model, run.preset.likelihood, part.x, part.y,
@@ -168,19 +172,17 @@ def read_settings(out: Path) -> Settings:
     return Settings(**read_facts(file, KIND))
 
 
-def _record(settings: Settings, out: Path, resume: bool) -> None:
-    """Write down what the run is made of; or compare, if that was done."""
-    file = out / "run.json"
-    if file.exists():
-        there = read_settings(out)
-        if not resume:
-            raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder.")
-        for name, value in settings._asdict().items():
-            if getattr(there, name) != value:
-                raise ValueError(
-                    f"{out} was made with {name}={shown(getattr(there, name))}, this command has {shown(value)}: use "
-                    "the same, or choose another folder."
-                )
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    write_facts(file, KIND, settings._asdict())
+def _known(settings: Settings, out: Path, resume: bool) -> bool:
+    """Whether the folder holds this run already; refused, if it holds another, or is not to be resumed."""
+    if not (out / "run.json").exists():
+        return False
+    if not resume:
+        raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder.")
+    there = read_settings(out)
+    for name, value in settings._asdict().items():
+        if getattr(there, name) != value:
+            raise ValueError(
+                f"{out} was made with {name}={shown(getattr(there, name))}, this command has {shown(value)}: use the "
+                "same, or choose another folder."
+            )
+    return True

@@ -180,14 +180,15 @@ def test_9_what_w0_holds_is_charged_for_once_it_is_inferred_and_the_kl_stands_be
 def test_10_time_as_a_constant_channel_sees_the_zero_padding_at_the_borders():
     layer = TimeConvLayer(2, 3, key=KEY)
     layer = eqx.tree_at(lambda c: c.bias, layer, jnp.array([0.1, -0.2, 0.3]))
-    h, t = np.asarray(jax.random.normal(jax.random.key(1), (2, 5, 6))), 0.7
-    channels = np.concatenate([h, np.full((1, 5, 6), t)])  # literally: one more channel, filled with t
+    h, t = np.asarray(jax.random.normal(jax.random.key(1), (5, 6, 2))), 0.7
+    channels = np.concatenate([h, np.full((5, 6, 1), t)], axis=-1)  # literally: one more channel, filled with t
+    kernel = np.concatenate([layer.kernel, np.asarray(layer.time)[:, :, None]], axis=2)
     expected = np.stack([
-        sum(signal.correlate2d(c, k, mode="same", boundary="fill") for c, k in zip(channels, kernel, strict=True)) + b
-        for kernel, b in zip(np.asarray(layer.weight), np.asarray(layer.bias), strict=True)
-    ])  # fmt: skip
+        sum(signal.correlate2d(channels[..., c], kernel[..., c, o], mode="same", boundary="fill") for c in range(3)) + b
+        for o, b in enumerate(np.asarray(layer.bias))
+    ], axis=-1)  # fmt: skip
     np.testing.assert_allclose(layer(t, jnp.asarray(h)), expected, rtol=1e-4, atol=1e-5)
-    added = np.asarray(layer(t, jnp.asarray(h)) - layer(0.0, jnp.asarray(h)))[0]
+    added = np.asarray(layer(t, jnp.asarray(h)) - layer(0.0, jnp.asarray(h)))[..., 0]
     assert abs(added[0, 0] - added[2, 2]) > 1e-3  # a number per channel would be the same everywhere
 
 

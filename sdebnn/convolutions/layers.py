@@ -13,8 +13,9 @@ from typing import ClassVar, Literal, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
 from sdebnn.convolutions.operations import conv, conv_transpose
@@ -31,6 +32,20 @@ def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "s
     if move == "up":
         return conv_transpose(images, kernel)
     return conv(images, kernel, 2 if move == "down" else 1)
+
+
+def _taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
+    """Which taps of a kernel meet the image, at each pixel of the outcome: a convolution of ones is their product."""
+
+    def met(size: int) -> np.ndarray:
+        if move == "up":
+            source = np.arange(2 * size)[:, None] - 2 + np.arange(3)
+            return (source % 2 == 0) & (source >= 0) & (source < 2 * size)
+        stride, before = (1, 1) if move == "same" else (2, size % 2)
+        source = stride * np.arange(-(-size // stride))[:, None] + np.arange(3) - before
+        return (source >= 0) & (source < size)
+
+    return met(height)[:, None, :, None] & met(width)[None, :, None, :]
 
 
 class TimeConvLayer(eqx.Module):
@@ -78,8 +93,8 @@ class TimeConvLayer(eqx.Module):
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
         bias = self.bias
         if self.time is not None:
-            ones = jnp.ones((*h.shape[-3:-1], 1), self.time.dtype)
-            bias = bias + t * convolve(ones, self.time[:, :, None], self.move)
+            taps = jnp.asarray(_taps(*h.shape[-3:-1], self.move), self.time.dtype)
+            bias = bias + t * jnp.tensordot(taps, self.time, 2)
         return out + bias.astype(out.dtype)
 
 

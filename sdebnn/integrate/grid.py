@@ -105,7 +105,7 @@ class FixedGrid(eqx.Module):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise))
+        end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=self.unroll)
         return jnp.concatenate([w, method.weights_of(end)[None]]), stages
 
     def hidden(

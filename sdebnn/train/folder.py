@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -114,7 +115,7 @@ def saved_answer(path: Path, like: PyTree) -> PyTree:
         raise ValueError(f"{path} holds no checkpoint: train it first, with sdebnn train --out {path} --resume.")
     pair = _pair(path, steps[-1])
     answer = read_facts(pair.with_suffix(".json"), KIND)["answer"]
-    return load_tree(pair, {answer: like}, KIND, some=True)[0][answer]
+    return jax.tree.map(jnp.asarray, load_tree(pair, {answer: like}, KIND, some=True)[0][answer])
 
 
 def _pair(path: Path, step: int) -> Path:

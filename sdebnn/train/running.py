@@ -117,7 +117,7 @@ class Running:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return self.best if self._which() == "best" else self._now()
+        return jax.tree.map(jnp.asarray, self.best) if self._which() == "best" else self._now()
 
     def _advance(self, stop: int) -> Record:
         stop = max(stop, self.step)

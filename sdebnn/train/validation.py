@@ -1,5 +1,6 @@
 """How a model in training does on held-out examples; with the same draws each time, so that like meets like."""
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -34,35 +35,33 @@ def validation_scores(
     keys = draw_keys(jax.random.fold_in(key, 0x7A11), DRAWS)
     parts = []
     for i in range(0, x.shape[0], ROWS):
-        rows = jnp.asarray(x[i : i + ROWS])
-        parts.append(jax.tree.map(np.asarray, _draws(pair, rows, y[i : i + ROWS], keys, draws_at_once or DRAWS)))
-    log_probs = np.concatenate([part[0] for part in parts], axis=1)
-    right = np.concatenate([part[1] for part in parts])
+        rows = jnp.asarray(x[i : i + ROWS]), y[i : i + ROWS]
+        if draws_at_once == 1:  # one program, called again: its convolutions are in no loop, and have no further axis
+            part = jax.tree.map(lambda *each: np.stack(each), *[_draw(pair, *rows, key) for key in keys])
+        else:
+            part = jax.tree.map(np.asarray, _draws(pair, *rows, keys, draws_at_once or DRAWS))
+        parts.append(part)
+    log_probs, centers = (np.concatenate([part[i] for part in parts], axis=1) for i in (0, 1))
+    accuracy = math.nan
+    if isinstance(pair[1], Categorical):
+        accuracy = float((centers.mean(0).argmax(-1) == np.asarray(y)).mean())
     kl = float(parts[0][2].mean())
     return Scores(
-        nll=float(metrics.nll(log_probs)), elbo=float(log_probs.mean()) - kl / examples, kl=kl, accuracy=right.mean()
+        nll=float(metrics.nll(log_probs)), elbo=float(log_probs.mean()) - kl / examples, kl=kl, accuracy=accuracy
     )
+
+
+@eqx.filter_jit
+def _draw(pair: tuple[Any, Any], x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+    """log p(y | x, w) by example, the forecast's center, and the KL, of one draw."""
+    model, likelihood = pair
+    solution = solve(model, as_floats(x), key=key)
+    return likelihood.log_prob(solution.outputs, y), likelihood.center(solution.outputs), solution.kl
 
 
 @eqx.filter_jit
 def _draws(
     pair: tuple[Any, Any], x: Array, y: Array, keys: Key[Array, " draw"], at_once: int
 ) -> tuple[Array, Array, Array]:
-    """log p(y | x, w) by draw and example, whether the averaged forecast is right, and the KL by draw."""
-    model, likelihood = pair
-
-    def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
-        solution = solve(model, as_floats(x), key=key)
-        return likelihood.log_prob(solution.outputs, y), likelihood.center(solution.outputs), solution.kl
-
-    # One draw at a time by a loop of Python's: in one of JAX's, a processor would crawl through convolutions.
-    log_probs, centers, kl = (
-        jax.tree.map(lambda *each: jnp.stack(each), *[one(key) for key in keys])
-        if at_once == 1
-        else lax.map(one, keys, batch_size=at_once)
-    )
-    if isinstance(likelihood, Categorical):
-        right = (jnp.argmax(centers.mean(0), axis=-1) == y).astype(float)
-    else:
-        right = jnp.full(x.shape[0], jnp.nan)
-    return log_probs, right, kl
+    """The same of every draw, so many of them side by side."""
+    return lax.map(lambda key: _draw(pair, x, y, key), keys, batch_size=at_once)

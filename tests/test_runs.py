@@ -1,0 +1,145 @@
+"""Runs by the command line: from a name to a trained model that is found again, scored and asked."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from sdebnn import cli, runs
+from sdebnn.data import published
+
+
+def sdebnn(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "sdebnn", *map(str, arguments)],
+        capture_output=True, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory):
+    """A short run on two moons, and what it printed."""
+    out = tmp_path_factory.mktemp("runs") / "moons"
+    return out, sdebnn("train", "--data", "moons", "--epochs", "30", "--out", out, "--json")
+
+
+def test_training_prints_the_test_scores_as_the_last_line(moons):
+    out, done = moons
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert 0.7 < last["accuracy"] <= 1
+    assert {"nll", "ece", "brier", "kl", "draws", "fit_seconds", "versions", "settings"} <= set(last)
+    assert json.loads((out / "result.json").read_text()) == last
+    assert {"run.json", "metrics.jsonl", "checkpoints", "result.json"} <= {path.name for path in out.iterdir()}
+    assert "effective temperature 1" in done.stderr
+
+
+def test_a_run_scores_the_same_when_it_is_opened_again_or_resumed(moons, capsys):
+    out, done = moons
+    last = json.loads(done.stdout.splitlines()[-1])
+    cli.app(["evaluate", str(out), "--draws", "16", "--json"], standalone_mode=False)
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for name in ("accuracy", "nll", "ece", "kl"):
+        assert scores[name] == pytest.approx(last[name], rel=1e-6)
+    cli.app(["train", "--data", "moons", "--epochs", "30", "--out", str(out), "--resume"], standalone_mode=False)
+    assert f"{last['nll']:.5g}" in capsys.readouterr().out
+
+
+def test_predictions_are_written_as_probabilities(moons, tmp_path, capsys):
+    out, _ = moons
+    x = np.random.default_rng(0).normal(size=(7, 2))
+    np.save(tmp_path / "inputs.npy", x)
+    file = tmp_path / "p.npy"
+    cli.app(["predict", str(out), str(tmp_path / "inputs.npy"), "--out", str(file)], standalone_mode=False)
+    probabilities = np.load(file)
+    assert probabilities.shape == (7, 2)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert "7 rows of 2" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.npy", "p.npy"]
+
+
+def test_a_table_of_numbers_trains_and_predicts_means_and_spreads(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3)) * [1, 100, 1e-3] + [0, 5000, 0]
+    y = 1000 + 50 * x[:, 0] + rng.normal(size=300)
+    np.savetxt(tmp_path / "t.csv", np.column_stack([x, y]), delimiter=",", header="a,b,c,y", comments="")
+    out = tmp_path / "run"
+    cli.app(
+        ["train", "--data", str(tmp_path / "t.csv"), "--epochs", "150", "--out", str(out), "--json"],
+        standalone_mode=False,
+    )
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scores["rmse"] < 15 < np.std(y)
+    np.save(tmp_path / "x.npy", x[:5])
+    cli.app(
+        ["predict", str(out), str(tmp_path / "x.npy"), "--out", str(tmp_path / "p.npy")], standalone_mode=False
+    )  # fmt: skip
+    table = np.load(tmp_path / "p.npy")
+    assert table.shape == (5, 2)
+    assert np.all(table[:, 1] > 0)
+    np.testing.assert_allclose(table[:, 0], y[:5], atol=60)
+
+
+def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SDEBNN_DATA", str(tmp_path))
+    cli.app(["info"], standalone_mode=False)
+    said = capsys.readouterr().out
+    for words in (jax.__version__, "cpu", str(tmp_path), "paper"):
+        assert words in said
+    cli.app(["info", str(moons[0]), "--json"], standalone_mode=False)
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["data"] == "moons"
+    assert facts["checkpoints at steps"]
+    assert facts["accuracy"] > 0.7
+    cli.app(["data", "list"], standalone_mode=False)
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert {"wave", "moons", "digits", "mnist", "fashion-mnist", "cifar10", "cifar10c"} <= set(listed)
+    assert "to get" in listed["mnist"]
+    assert "built in" in listed["digits"]
+
+
+def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path):
+    out, _ = moons
+    new = tmp_path / "new"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    text = tmp_path / "x.npy"
+    text.write_text("not an array")
+    here = {"SDEBNN_DATA": str(tmp_path)}
+    for arguments, words in (
+        (("train", "--data", "nonsense", "--out", new), "choose one of"),
+        (("train", "--data", "mnist", "--out", new), "sdebnn data get mnist"),
+        (("train", "--data", "moons", "--preset", "best", "--out", new), "'ours', 'paper'"),
+        (("train", "--data", "moons", "--preset", "paper", "--out", new), "is for images"),
+        (("train", "--data", "moons", "--epochs", "0", "--out", new), "epochs=0"),
+        (("train", "--data", "moons", "--validation", "2", "--out", new), "share=2"),
+        (("train", "--data", "moons", "--epochs", "30", "--out", out), "holds a run already"),
+        (("train", "--data", "moons", "--epochs", "31", "--out", out, "--resume"), "made with epochs=30"),
+        (("evaluate", foreign), "is not a run"),
+        (("predict", out, text), "x.npy"),
+        (("predict", out, tmp_path / "none.npy"), "none.npy"),
+        (("data", "get", "imagenet"), "name='imagenet'"),
+    ):
+        done = sdebnn(*arguments, **here)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert words in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not new.exists()
+
+
+def test_digits_reach_ninety_six_percent(tmp_path):
+    result = runs.train(runs.Settings("digits", epochs=20), tmp_path / "run", progress=False)
+    assert result["accuracy"] >= 0.96
+
+
+def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
+    if not (published.home() / "mnist").exists():
+        pytest.skip("no MNIST in SDEBNN_DATA")
+    run = runs.make(runs.Settings("mnist", "paper"))
+    assert run.data.train.x.shape == (60_000, 28, 28, 1)
+    outputs, _ = run.model(run.data.test.x[:2], key=run.key)
+    assert outputs.shape == (2, 10)
