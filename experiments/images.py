@@ -1,6 +1,7 @@
 """MNIST and CIFAR-10 by the command line, on one GPU: each row of the table is one run and one JSON file.
 
     python experiments/images.py [ROW ...] [--out results] [--runs FOLDER] [--seed 0]
+    python experiments/images.py --draw         only draw what is in results/
 
 A file holds the command, versions, device, seed, seconds, scores on the test part (16 draws), the KL in nats and the
 learning curve. Settings were chosen on the validation part.
@@ -31,7 +32,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", action="store_true")
     given = parser.parse_args()
+    if given.draw:
+        given.rows = []
     for row in given.rows:
         name = row if given.seed == 0 else f"{row}-seed{given.seed}"
         arguments = ["train", *ROWS[row], "--seed", str(given.seed), "--out", str(given.runs / name), "--json"]
@@ -41,6 +45,7 @@ def main() -> None:
         )
         seconds = time.perf_counter() - began
         save(given.out / f"{name}.json", given.runs / name, ["sdebnn", *arguments], seconds, done.stdout)
+    draw(given.out)
 
 
 def save(file: Path, run: Path, command: list[str], seconds: float, stdout: str) -> None:
@@ -59,6 +64,34 @@ def save(file: Path, run: Path, command: list[str], seconds: float, stdout: str)
     file.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{file}: accuracy {result['accuracy']:.4f}  ECE {result['ece']:.4f}  NLL {result['nll']:.4f}  "
           f"KL {result['kl']:.1f} nats  {seconds:.0f} s", flush=True)  # fmt: skip
+
+
+def draw(folder: Path) -> None:
+    """Validation error against time, and the KL against the share of the run, of every row that is there."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, (errors, nats) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for color, row in zip(plt.rcParams["axes.prop_cycle"].by_key()["color"], ROWS, strict=False):
+        file = folder / f"{row}.json"
+        if not file.exists():
+            continue
+        record = json.loads(file.read_text())
+        curve = [point for point in record["curve"] if "validation_accuracy" in point]
+        times, wrong = [p["seconds"] for p in curve], [100 * (1 - p["validation_accuracy"]) for p in curve]
+        label = f"{row}: test {record['accuracy']:.2%}, ECE {record['ece']:.2%}"
+        errors.semilogy(times, wrong, color=color, label=label)
+        end = record["curve"][-1]["epoch"]
+        nats.semilogy([p["epoch"] / end for p in curve], [max(p["kl"], 0.1) for p in curve], color=color)
+    errors.set(title="Validation error (%)", xlabel="seconds, compilation included")
+    nats.set(title="KL in training (nats)", xlabel="share of the run")
+    for axes in (errors, nats):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    figure.legend(*errors.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.savefig(folder / "images.png", dpi=160)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ class TimeConvLayer(eqx.Module):
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
         bias = self.bias
         if self.time is not None:
-            taps = jnp.asarray(_taps(*h.shape[-3:-1], self.move), self.time.dtype)
+            height, width = h.shape[-3:-1]
+            taps = jnp.asarray(_taps(height, width, self.move), self.time.dtype)
             bias = bias + t * jnp.tensordot(taps, self.time, 2)
         return out + bias.astype(out.dtype)
 

@@ -62,7 +62,6 @@ class Running:
         self.best_value, self.best_step, self.waited = math.inf, 0, 0
         self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
         self.step, self.seconds, self.stopped = 0, 0.0, False
-        self.last: dict[str, float] = {}
 
     def go_on_from(self, place: RunFolder, resume: bool) -> None:
         """Take up what the folder holds."""
@@ -83,6 +82,7 @@ class Running:
                 )
         tree, _ = place.load(steps[-1], self._tree())
         self.best, self.history = tree.pop("best"), tree.pop("history")
+        self.key = jax.random.wrap_key_data(tree.pop("key"))
         self.state = TrainState(**jax.tree.map(jnp.asarray, tree))
         self.step, self.seconds = saved["step"], saved["seconds"]
         self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
@@ -220,7 +220,8 @@ class Running:
         return self.state.parameters if self.state.ema is None else self.state.ema
 
     def _tree(self) -> PyTree:
-        return {**self.state._asdict(), "best": self.best, "history": self.history}
+        key = jax.random.key_data(self.key)
+        return {**self.state._asdict(), "best": self.best, "history": self.history, "key": key}
 
     def _save(self, last: bool) -> None:
         """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
