@@ -28,15 +28,15 @@ CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "validation_nll", "valida
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; all, unless told")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draw", action="store_true")
     given = parser.parse_args()
-    if given.draw:
-        given.rows = []
-    for row in given.rows:
+    if unknown := set(given.rows) - set(ROWS):
+        parser.error(f"no such row: {', '.join(unknown)}; choose from {', '.join(ROWS)}")
+    for row in [] if given.draw else given.rows or ROWS:
         name = row if given.seed == 0 else f"{row}-seed{given.seed}"
         arguments = ["train", *ROWS[row], "--seed", str(given.seed), "--out", str(given.runs / name), "--json"]
         began = time.perf_counter()
