@@ -156,11 +156,14 @@ def score(run: Run, model: Any, likelihood: Any, draws: int, **dial: Any) -> dic
     )  # fmt: skip
 
 
-def open_run(out: Path) -> tuple[Run, Any, Any]:
-    """A run that was trained, at least in part: its settings and data, and the model and likelihood it has reached."""
+def open_run(out: Path, *, best: bool = False) -> tuple[Run, Any, Any]:
+    """A run that was trained, at least in part: its settings and data, and the model and likelihood it has reached.
+
+    With ``best``, those that did best in validation so far.
+    """
     run = make(read_settings(out))
     parameters, rest = eqx.partition((run.model, run.preset.likelihood), eqx.is_inexact_array)
-    model, likelihood = eqx.combine(saved_answer(out, parameters), rest)
+    model, likelihood = eqx.combine(saved_answer(out, parameters, best=best), rest)
     return run, model, likelihood
 
 

@@ -21,6 +21,7 @@ from sdebnn.predict import predict as draws_of
 Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+Best = Annotated[bool, typer.Option("--best", help="The parameters that did best in validation, not the run's answer.")]
 
 
 def train(
@@ -57,10 +58,11 @@ def evaluate(
     run: Folder,
     draws: Draws = 16,
     steps: Annotated[int | None, typer.Option(help="Solve in so many steps instead of those trained with.")] = None,
+    best: Best = False,
     as_json: Json = False,
 ) -> None:
     """Score a run's model on the test part of its data."""
-    made, model, likelihood = runs.open_run(run)
+    made, model, likelihood = runs.open_run(run, best=best)
     dial: dict[str, Any] = {} if steps is None else {"steps": steps}
     with _plain_warnings():
         scores = runs.score(made, model, likelihood, draws, **dial)
@@ -73,9 +75,10 @@ def predict(
     out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
     draws: Draws = 16,
     seed: Annotated[int, typer.Option(help="Names the draws.")] = 0,
+    best: Best = False,
 ) -> None:
     """Predict with a run's model: class probabilities, or means and standard deviations, one row an example."""
-    made, model, likelihood = runs.open_run(run)
+    made, model, likelihood = runs.open_run(run, best=best)
     x = formats.mapped(inputs)
     key = jax.random.fold_in(made.key, 3 + seed)
     with _plain_warnings():

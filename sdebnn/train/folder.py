@@ -108,13 +108,22 @@ def saved_steps(path: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def saved_answer(path: Path, like: PyTree) -> PyTree:
-    """The parameters that a run has reached, in the places of those of ``like``: best, averaged or last, as it says."""
+def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
+    """The parameters that a run has reached, in the places of those of ``like``: its answer, or its best in validation.
+
+    The answer is what ``fit`` would return if the run ended there: the best with early stopping, else the average or the
+    last. The best ride along in every checkpoint of a run with a validation part.
+    """
     steps = saved_steps(path)
     if not steps:
         raise ValueError(f"{path} holds no checkpoint: train it first, with sdebnn train --out {path} --resume.")
     pair = _pair(path, steps[-1])
-    answer = read_facts(pair.with_suffix(".json"), KIND)["answer"]
+    facts = read_facts(pair.with_suffix(".json"), KIND)
+    if best and not facts["best_step"]:
+        raise ValueError(
+            f"{path} was not validated so far, so that none of its parameters is the best: leave out best."
+        )
+    answer = "best" if best else facts["answer"]
     return jax.tree.map(jnp.asarray, load_tree(pair, {answer: like}, KIND, some=True)[0][answer])
 
 
