@@ -2,11 +2,12 @@
 
 from sdebnn import data, metrics
 from sdebnn.baselines import MeanField, ODEBlock
+from sdebnn.contract import draw_keys
 from sdebnn.convolutions import TimeConv, TimeConvLayer, squeeze, unsqueeze
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
-from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, draw_keys, prior_of, refined
+from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, prior_of, refined
 from sdebnn.nets import our_net, paper_net
 from sdebnn.predict import Spread, evaluate, predict, solver_error
 from sdebnn.processes import OU, DriftNet, Independent, LinearDrift, NoDrift, Normal, Point

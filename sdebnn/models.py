@@ -1,9 +1,6 @@
-"""Models: one draw of the weights, named by a key, evaluated on a batch.
+"""Models of the contract: blocks of infinite depth, any module made random, and sequences of models.
 
-    model(x, *, key) -> (outputs, kl)
-
-The same key always gives the same function. A deterministic model ignores the key and returns kl = 0. A model that
-solves something may also offer ``solve(x, *, key, rough=False) -> Solution``: the same, and what it took.
+h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt,   w from the posterior;   a deterministic model ignores the key, and its KL is 0
 """
 
 import inspect
@@ -14,11 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
+from sdebnn.contract import check_solution, solve
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import (
     Adaptive,
@@ -34,13 +30,6 @@ from sdebnn.integrate import (
 from sdebnn.processes import OU, Depth, Drift, DriftNet, Law, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
-
-
-def draw_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before."""
-    check_key(key)
-    check_count("draws", draws)
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
 
 
 def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
@@ -157,33 +146,6 @@ class SDEBlock(eqx.Module):
 @eqx.filter_jit  # for those who call a model outside jit: the loops are compiled once, not at every call
 def _compiled_solve(block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool, rough: bool) -> Solution:
     return block.solver.solve(block, h, key=key, every=every, rough=rough)
-
-
-def check_solution(solution: Solution) -> None:
-    """Refuse draws that did not reach depth 1, or blew up on the way. While JAX traces, nothing is known."""
-    if any(isinstance(part, Tracer) for part in solution):
-        return
-    finished = np.asarray(solution.finished)
-    if not finished.all():
-        raise ValueError(
-            f"{np.size(finished) - finished.sum()} of {np.size(finished)} draws did not reach depth 1 within the steps "
-            "allowed: raise max_steps, loosen rtol, or look for weights that blow up."
-        )
-    sums = np.asarray(jnp.sum(solution.outputs, axis=tuple(range(finished.ndim, solution.outputs.ndim))))
-    wrong = ~np.isfinite(sums + np.asarray(solution.kl))
-    if wrong.any():
-        raise ValueError(
-            f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
-            "or standardise the inputs."
-        )
-
-
-def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
-    """What any model of the contract computes, and what that took: nothing, if the model does not say."""
-    if hasattr(model, "solve"):
-        return model.solve(x, key=key, rough=rough)
-    outputs, kl = model(x, key=key)
-    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), jnp.zeros((), kl.dtype))
 
 
 def blocks(model: Any) -> list[SDEBlock]:

@@ -6,17 +6,16 @@ p(y | x, D) = E_Q[ p(y | x, w) ],   estimated by the mean over draws of w
 import warnings
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Key, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn import metrics
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
+from sdebnn.contract import check_solution, draw_keys, solutions
 from sdebnn.integrate import FixedGrid, Solution, tighter
 from sdebnn.likelihoods import Categorical, Likelihood
-from sdebnn.models import blocks, check_solution, draw_keys, map_blocks, refined, solve
+from sdebnn.models import blocks, map_blocks, refined
 from sdebnn.train import as_data, is_lazy
 
 DRAWS_AT_ONCE = 16  # wide enough to fill a processor, narrow enough to bound memory
@@ -152,25 +151,9 @@ def _solutions(model: Any, x: Any, draws: int, key: PRNGKeyArray, batch_size: in
     keys = draw_keys(key, draws)
     parts = []
     for i in range(0, x.shape[0], batch_size):
-        parts.append(_batch(model, as_inputs("x", x[i : i + batch_size]), keys, draws_at_once))
+        parts.append(solutions(model, as_inputs("x", x[i : i + batch_size]), keys, draws_at_once))
         check_solution(parts[-1])
     outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
     # Adaptive steps differ from batch to batch: the hardest one counts.
     evaluations = jnp.stack([part.evaluations for part in parts]).max(0)
     return parts[0]._replace(outputs=outputs, evaluations=evaluations)
-
-
-def _batch(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
-    if at_once > 1:
-        return _draws(model, x, keys, at_once)
-    return jax.tree.map(lambda *each: jnp.stack(each), *[_draw(model, x, key) for key in keys])
-
-
-@eqx.filter_jit
-def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
-    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=at_once)
-
-
-@eqx.filter_jit
-def _draw(model: Any, x: Array, key: PRNGKeyArray) -> Solution:
-    return solve(model, x, key=key)

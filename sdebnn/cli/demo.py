@@ -18,10 +18,11 @@ import typer
 from sdebnn import __version__
 from sdebnn.checks import check_count
 from sdebnn.cli.common import key_of
+from sdebnn.contract import draw_keys
 from sdebnn.data import toy
 from sdebnn.files import write_whole
 from sdebnn.likelihoods import Gaussian
-from sdebnn.models import SDEBNN, draw_keys, prior_of
+from sdebnn.models import SDEBNN, prior_of
 from sdebnn.predict import evaluate, predict
 from sdebnn.processes import Point
 from sdebnn.train import fit

@@ -111,8 +111,8 @@ def saved_steps(path: Path) -> list[int]:
 def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
     """The parameters that a run has reached, in the places of those of ``like``: its answer, or the best so far.
 
-    The answer is what ``fit`` would return if the run ended there: the best with early stopping, else the average or the
-    last. The best ride along in every checkpoint of a run with a validation part.
+    The answer is what ``fit`` would return if the run ended there: the best with early stopping, else the average or
+    the last. The best ride along in every checkpoint of a run with a validation part.
     """
     steps = saved_steps(path)
     if not steps:

@@ -13,9 +13,10 @@ from jax import lax
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_key
+from sdebnn.contract import draw_keys
 from sdebnn.integrate import Estimator, FixedGrid
 from sdebnn.likelihoods import Likelihood
-from sdebnn.models import SDEBlock, blocks, draw_keys, map_blocks
+from sdebnn.models import SDEBlock, blocks, map_blocks
 from sdebnn.train.objective import as_floats, elbo
 
 

@@ -16,8 +16,8 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
+from sdebnn.contract import draw_keys, solve
 from sdebnn.likelihoods import Categorical, Likelihood
-from sdebnn.models import draw_keys, solve
 
 ROWS_A_CHECK = 100_000  # of targets, that are looked at together
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
+from sdebnn.contract import draw_keys
 from sdebnn.integrate import Estimator, FixedGrid, Posterior
-from sdebnn.models import SDEBNN, draw_keys
+from sdebnn.models import SDEBNN
 from sdebnn.processes import OU, DriftNet, Normal, Point
 from sdebnn.verify.yardstick import (
     ESTIMATORS,

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sdebnn.contract import draw_keys
 from sdebnn.fields import TimeMLP
 from sdebnn.integrate import METHODS, Adaptive, Estimator, FixedGrid, MethodName, Noise, Posterior, Solver
 from sdebnn.likelihoods import Gaussian
-from sdebnn.models import SDEBNN, Deterministic, bayesianize, draw_keys, refined
+from sdebnn.models import SDEBNN, Deterministic, bayesianize, refined
 from sdebnn.processes import OU, Depth, Normal, Point, Weights
 from sdebnn.train import elbo
 from sdebnn.verify.yardstick import (

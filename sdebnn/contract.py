@@ -1,0 +1,72 @@
+"""The contract of all models: one draw of the weights, named by a key, evaluated on a batch.
+
+    model(x, *, key) -> (outputs, kl)
+
+The same key always gives the same function. A model that solves something may also offer
+``solve(x, *, key, rough=False) -> Solution``: the same, and what it took.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Key, Num, PRNGKeyArray
+
+from sdebnn.checks import check_count, check_key
+from sdebnn.integrate import Solution
+
+
+def draw_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
+    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before."""
+    check_key(key)
+    check_count("draws", draws)
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
+
+
+def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+    """What any model of the contract computes, and what that took: nothing, if the model does not say."""
+    if hasattr(model, "solve"):
+        return model.solve(x, key=key, rough=rough)
+    outputs, kl = model(x, key=key)
+    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), jnp.zeros((), kl.dtype))
+
+
+def solutions(model: Any, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int) -> Solution:
+    """What several draws compute, ``at_once`` of them side by side; each part has an axis of draws in front."""
+    if at_once > 1:
+        return _draws(model, x, keys, at_once)
+    # One program, called again: convolutions then have no further axis, and are in no loop.
+    return jax.tree.map(lambda *each: jnp.stack(each), *[_draw(model, x, key) for key in keys])
+
+
+@eqx.filter_jit
+def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
+    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=at_once)
+
+
+@eqx.filter_jit
+def _draw(model: Any, x: Array, key: PRNGKeyArray) -> Solution:
+    return solve(model, x, key=key)
+
+
+def check_solution(solution: Solution) -> None:
+    """Refuse draws that did not reach depth 1, or blew up on the way. While JAX traces, nothing is known."""
+    if any(isinstance(part, Tracer) for part in solution):
+        return
+    finished = np.asarray(solution.finished)
+    if not finished.all():
+        raise ValueError(
+            f"{np.size(finished) - finished.sum()} of {np.size(finished)} draws did not reach depth 1 within the steps "
+            "allowed: raise max_steps, loosen rtol, or look for weights that blow up."
+        )
+    sums = np.asarray(jnp.sum(solution.outputs, axis=tuple(range(finished.ndim, solution.outputs.ndim))))
+    wrong = ~np.isfinite(sums + np.asarray(solution.kl))
+    if wrong.any():
+        raise ValueError(
+            f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
+            "or standardise the inputs."
+        )
