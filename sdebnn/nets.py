@@ -65,11 +65,11 @@ def paper_net(
     """
     channels = _checked(shape, classes, blocks, deterministic, key) + augment
     check_count("augment", augment, least=0)
-    halvings = 2 ** (len(blocks) - 1)
-    if shape[0] % halvings or shape[1] % halvings:
+    least = 2 ** len(blocks)  # every squeeze halves the image, and so do the fields inside
+    if shape[0] % least or shape[1] % least:
         raise ValueError(
-            f"blocks={tuple(blocks)} halve the image {len(blocks) - 1} times: its sides, {shape[0]} and {shape[1]}, "
-            f"must be multiples of {halvings}."
+            f"blocks={tuple(blocks)} need images whose sides are multiples of {least}; these are {shape[0]} by "
+            f"{shape[1]}: pad them, or take fewer scales."
         )
     head_key, *keys = jax.random.split(key, 1 + sum(blocks))
     layers: list[Any] = [Deterministic(_pixels(shape, mean, std, augment))]

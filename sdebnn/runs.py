@@ -15,13 +15,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from sdebnn.checks import check_choice, check_count, check_positive, shown
+from sdebnn.checks import check_array, check_choice, check_count, check_positive, shown
 from sdebnn.data import DataSet, Part, held_out, images, tabular, toy
 from sdebnn.files import read_facts, write_facts, write_whole
 from sdebnn.models import blocks
 from sdebnn.predict import evaluate
 from sdebnn.presets import Preset, preset
-from sdebnn.train import fit, saved_answer
+from sdebnn.train import fit, saved_answer, saved_steps
 
 IMAGES = {
     "digits": images.digits,
@@ -35,6 +35,7 @@ TOYS = {
 }  # fmt: skip
 PRESETS = ("ours", "paper")
 KIND = "run of sdebnn, version 1"
+ROWS_A_CHECK = 1000
 
 
 class Settings(NamedTuple):
@@ -117,20 +118,29 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     settings.check()
     known = _known(settings, out, resume)
     run = make(settings)
+    _check_part(run.data.test)  # now: after hours of training would be late
     row = {**run.preset.training, "kl_weight": settings.kl_weight, "patience": settings.patience}
     if settings.epochs is not None:
         row["epochs"] = settings.epochs
     part, validation = run.data.train, None
     if settings.validation:
         part, validation = held_out(part, settings.validation, seed=settings.seed)
+    # A set that is smaller than the preset's batch is one batch, of as many parts as go into it.
+    row["accumulate"] = min(row.get("accumulate", 1), len(part.x))
+    row["batch_size"] = min(row["batch_size"], len(part.x)) // row["accumulate"] * row["accumulate"]
     if not known:
         out.mkdir(parents=True, exist_ok=True)
         write_facts(out / "run.json", KIND, settings._asdict())
     began = time.perf_counter()
-    fitted = fit(
-        run.model, run.preset.likelihood, part.x, part.y,
-        key=run.key, validation=validation, folder=out, resume=resume, **row, **how,
-    )  # fmt: skip
+    try:
+        fitted = fit(
+            run.model, run.preset.likelihood, part.x, part.y,
+            key=run.key, validation=validation, folder=out, resume=resume, **row, **how,
+        )  # fmt: skip
+    except ValueError:
+        if not known and not saved_steps(out):  # it cannot be trained so: the folder is free for another try
+            (out / "run.json").unlink()
+        raise
     seconds = time.perf_counter() - began
     scores = score(run, fitted.model, fitted.likelihood, draws)
     result = {
@@ -146,6 +156,13 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     }
     write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
+
+
+def _check_part(part: Part) -> None:
+    """Refuse a part that holds what is not finite, some rows at a time: it may be larger than memory."""
+    for i in range(0, len(part.x), ROWS_A_CHECK):
+        for name, rows in (("the test part's x", part.x), ("the test part's y", part.y)):
+            check_array(name, np.asarray(rows[i : i + ROWS_A_CHECK]))
 
 
 def score(run: Run, model: Any, likelihood: Any, draws: int, **dial: Any) -> dict[str, float]:

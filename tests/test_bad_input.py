@@ -333,7 +333,7 @@ CASES = {
     "moves that shrink": (lambda: TimeConv(3, (4,), ("down", "same"), key=KEY), "('down', 'same')", "pair down and up"),
     "an unknown move": (lambda: TimeConv(3, (4,), ("left", "same"), key=KEY), "move='left'", "'same', 'down', 'up'"),
     "an unknown precision": (lambda: TimeConv(3, compute="int8", key=KEY), "compute='int8'", "'bfloat16'"),
-    "squeezed too often": (lambda: paper(blocks=(1, 1, 1, 1, 1)), "blocks=(1, 1, 1, 1, 1)", "multiples of 16"),
+    "squeezed too often": (lambda: paper(blocks=(1, 1, 1, 1, 1)), "blocks=(1, 1, 1, 1, 1)", "multiples of 32"),
     "images of another size": (lambda: paper()(jnp.zeros((2, 8, 4, 1)), key=KEY), "(8, 4, 1)", "takes (8, 8, 1)"),
     "nothing to infer": (lambda: MeanField(jnp.tanh), "no floating-point array", "no weights"),
     "too few draws to measure noise": (

@@ -131,6 +131,27 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path):
     assert not new.exists()
 
 
+def own(folder, x, y):
+    folder.mkdir()
+    for part in ("train", "test"):
+        np.save(folder / f"x_{part}.npy", x)
+        np.save(folder / f"y_{part}.npy", y)
+    return folder
+
+
+def test_data_that_cannot_be_trained_on_are_refused_before_training_and_the_folder_stays_free(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    bad = x.copy()
+    bad[7, 1] = np.nan
+    train = lambda data: runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)  # noqa: E731
+    with pytest.raises(ValueError, match=r"the test part's x holds 1 NaN"):
+        train(own(tmp_path / "bad", bad, y))
+    with pytest.raises(ValueError, match="save them as bytes"):
+        train(own(tmp_path / "floats", np.zeros((40, 8, 8, 1)), y))
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert 0 <= train(own(tmp_path / "good", x, y))["accuracy"] <= 1
+
+
 def test_digits_reach_ninety_six_percent(tmp_path):
     result = runs.train(runs.Settings("digits", epochs=20), tmp_path / "run", progress=False)
     assert result["accuracy"] >= 0.96

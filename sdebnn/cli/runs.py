@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 
 from sdebnn import runs
+from sdebnn.cli.common import key_of
 from sdebnn.data import formats
 from sdebnn.files import PART
 from sdebnn.likelihoods import Categorical
@@ -78,11 +78,11 @@ def predict(
     best: Best = False,
 ) -> None:
     """Predict with a run's model: class probabilities, or means and standard deviations, one row an example."""
-    made, model, likelihood = runs.open_run(run, best=best)
+    key_of(seed)
     x = formats.mapped(inputs)
-    key = jax.random.fold_in(made.key, 3 + seed)
+    made, model, likelihood = runs.open_run(run, best=best)
     with _plain_warnings():
-        samples = draws_of(model, x, draws=draws, key=key, draws_at_once=made.preset.draws_at_once)
+        samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     centers = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):
         table, meaning = centers.mean(0), "the probability of each class"

@@ -28,6 +28,7 @@ from sdebnn.train.running import Plan, Running, Watch
 from sdebnn.train.source import source_of
 
 STEPS_A_CALL = 50  # of all examples each: enough to outlast the call's overhead, few enough that the bar moves
+MOST_STEPS = 50_000_000  # of which the history is kept
 
 Optimizer = optax.GradientTransformation | Callable[[int], optax.GradientTransformation]
 
@@ -140,6 +141,8 @@ def fit(
 
     steps_an_epoch = examples // batch
     total = epochs * steps_an_epoch
+    if total > MOST_STEPS:
+        raise ValueError(f"epochs={epochs} are {total} steps, more than {MOST_STEPS}: lower it, or raise batch_size.")
     optimizer = _optimizer(optimizer, learning_rate, total, clip)
     records = STEPS_A_CALL if batch == examples else steps_an_epoch
     job = Job(
