@@ -113,6 +113,8 @@ def as_data(
         raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
     if is_lazy(x):
         x = _shaped(x)
+    if is_lazy(y) and hasattr(y, "shape"):
+        y = np.asarray(y)
     if not is_resident(x) and math.prod(x.shape) * np.dtype(x.dtype).itemsize > limit:
         check_array("y", y)
         _check_shapes(x.shape, np.shape(y))
