@@ -151,7 +151,8 @@ def _solutions(model: Any, x: Any, draws: int, key: PRNGKeyArray, batch_size: in
     keys = draw_keys(key, draws)
     parts = []
     for i in range(0, x.shape[0], batch_size):
-        parts.append(solutions(model, as_inputs("x", x[i : i + batch_size]), keys, draws_at_once))
+        name = f"x[{i}:{i + batch_size}]" if is_lazy(x) else "x"
+        parts.append(solutions(model, as_inputs(name, x[i : i + batch_size]), keys, draws_at_once))
         check_solution(parts[-1])
     outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
     # Adaptive steps differ from batch to batch: the hardest one counts.

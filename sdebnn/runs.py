@@ -7,7 +7,7 @@ RUN/result.json         how the trained model does on the test part
 
 import json
 import platform
-import time
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from sdebnn.data import DataSet, Part, held_out, images, tabular, toy
 from sdebnn.files import read_facts, write_facts, write_whole
 from sdebnn.models import blocks
 from sdebnn.predict import evaluate
-from sdebnn.presets import Preset, preset
-from sdebnn.train import fit, saved_answer, saved_steps
+from sdebnn.presets import ROWS_FOR_MOMENTS, Preset, preset
+from sdebnn.train import fit, saved_answer, saved_seconds, saved_steps
 
 IMAGES = {
     "digits": images.digits,
@@ -118,6 +118,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     settings.check()
     known = _known(settings, out, resume)
     run = make(settings)
+    if known:
+        _check_same(run.data, out)
     _check_part(run.data.test)  # now: after hours of training would be late
     row = {**run.preset.training, "kl_weight": settings.kl_weight, "patience": settings.patience}
     if settings.epochs is not None:
@@ -130,8 +132,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     row["batch_size"] = min(row["batch_size"], len(part.x)) // row["accumulate"] * row["accumulate"]
     if not known:
         out.mkdir(parents=True, exist_ok=True)
-        write_facts(out / "run.json", KIND, settings._asdict())
-    began = time.perf_counter()
+        write_facts(out / "run.json", KIND, {**settings._asdict(), "fingerprint": _fingerprint(run.data)})
     try:
         fitted = fit(
             run.model, run.preset.likelihood, part.x, part.y,
@@ -141,7 +142,6 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
         if not known and not saved_steps(out):  # it cannot be trained so: the folder is free for another try
             (out / "run.json").unlink()
         raise
-    seconds = time.perf_counter() - began
     scores = score(run, fitted.model, fitted.likelihood, draws)
     result = {
         **scores,
@@ -150,7 +150,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
         "examples": len(part.x),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))),
         "random_weights": sum(block.weights.size for block in blocks(fitted.model)),
-        "fit_seconds": round(seconds, 2),
+        "fit_seconds": saved_seconds(out),
         "device": jax.devices()[0].device_kind,
         "versions": {"jax": jax.__version__, "python": platform.python_version()},
     }
@@ -179,6 +179,7 @@ def open_run(out: Path, *, best: bool = False) -> tuple[Run, Any, Any]:
     With ``best``, those that did best in validation so far.
     """
     run = make(read_settings(out))
+    _check_same(run.data, out)
     parameters, rest = eqx.partition((run.model, run.preset.likelihood), eqx.is_inexact_array)
     model, likelihood = eqx.combine(saved_answer(out, parameters, best=best), rest)
     return run, model, likelihood
@@ -189,7 +190,24 @@ def read_settings(out: Path) -> Settings:
     file = out / "run.json"
     if not file.exists():
         raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
-    return Settings(**read_facts(file, KIND))
+    facts = read_facts(file, KIND)
+    return Settings(**{name: facts[name] for name in Settings._fields})
+
+
+def _fingerprint(data: DataSet) -> str:
+    """A few bytes that tell these data, by which a net is standardised, from others."""
+    digest = 0
+    for part in (data.train, data.test):
+        digest = zlib.crc32(f"{part.x.shape} {part.x.dtype}".encode(), digest)
+        for array in part:
+            digest = zlib.crc32(np.asarray(array[:ROWS_FOR_MOMENTS]).tobytes(), digest)
+    return f"{digest:08x}"
+
+
+def _check_same(data: DataSet, out: Path) -> None:
+    """Refuse data that are not those a run was made with: the net would not be the one that was trained."""
+    if read_facts(out / "run.json", KIND)["fingerprint"] != _fingerprint(data):
+        raise ValueError(f"the data of {out} have changed since it was made: bring them back, or train another run.")
 
 
 def _known(settings: Settings, out: Path, resume: bool) -> bool:

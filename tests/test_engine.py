@@ -233,6 +233,20 @@ def test_the_monitor_finds_stl_paying_at_the_exact_posterior_and_not_far_from_it
     assert estimator_noise(LINE, Gaussian(1.0), X, Y, key=KEY) is None
 
 
+def test_the_monitor_measures_when_told_and_under_the_weight_of_the_kl(tmp_path):
+    block = bayesianize(
+        Push(jnp.ones(1)), drift=LinearDrift(1, knots=2), solver=FixedGrid(2), initial=lambda w: Normal(w, 0.5), key=KEY
+    )
+    x, y = jnp.zeros((3, 1)), jnp.zeros((3, 1))
+    fit(block, Gaussian(1.0), x, y, epochs=60, monitor=20, folder=tmp_path, optimizer=optax.sgd(0.0), **HOW)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "noise_stl" in row] == [20, 40, 60]
+    heavy, light = (estimator_noise(block, Gaussian(1.0), x, y, key=KEY, kl_weight=weight) for weight in (100.0, 0.0))
+    assert heavy is not None
+    assert light is not None
+    assert heavy.full > 100 * light.full == pytest.approx(100 * light.stl)
+
+
 def test_the_metrics_of_a_run_are_lines_of_json_with_all_that_a_bar_shows(tmp_path, capsys):
     labels = (Y[:, 0] > 0).astype(int)
     model = Deterministic(eqx.nn.Linear(2, 2, key=KEY))

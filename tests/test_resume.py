@@ -176,6 +176,26 @@ def test_the_metrics_of_a_resumed_run_have_every_step_once_and_in_order(memory):
     assert steps[-1] == victim.STEPS
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_its_metrics_too(answer, memory):
+    (memory / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
+    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert json.loads((memory / "metrics.jsonl").read_text().splitlines()[0])["step"] == 1
+
+
+def test_a_signal_during_the_last_save_is_heard(memory, monkeypatch):
+    save = running.RunFolder.save
+
+    def interrupted(self, step, *rest):
+        if step == victim.STEPS:
+            os.kill(os.getpid(), signal.SIGINT)
+        save(self, step, *rest)
+
+    monkeypatch.setattr(running.RunFolder, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        victim.train(memory)
+    assert saved_steps(memory)[-1] == victim.STEPS
+
+
 def test_a_finished_run_resumes_to_itself_and_only_the_last_checkpoints_are_kept(answer, memory):
     assert victim.leaves(victim.train(memory, keep=3)) == answer
     files = sorted(path.name for path in (memory / "checkpoints").iterdir())

@@ -152,6 +152,15 @@ def test_data_that_cannot_be_trained_on_are_refused_before_training_and_the_fold
     assert 0 <= train(own(tmp_path / "good", x, y))["accuracy"] <= 1
 
 
+def test_a_net_is_not_made_from_other_data_than_it_was_trained_on(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    data = own(tmp_path / "data", x, y)
+    runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)
+    np.save(data / "x_train.npy", 10 * x + 3)
+    with pytest.raises(ValueError, match="have changed since it was made"):
+        runs.open_run(tmp_path / "run")
+
+
 def test_digits_reach_ninety_six_percent(tmp_path):
     result = runs.train(runs.Settings("digits", epochs=20), tmp_path / "run", progress=False)
     assert result["accuracy"] >= 0.96

@@ -3,7 +3,7 @@
 import json
 import platform
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -41,6 +41,13 @@ def verify_command(
     raise typer.Exit(1 if failed else 0)
 
 
+def _result(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (ValueError, TypeError):
+        raise ValueError(f"{file} is damaged: sdebnn train with --resume writes it anew.") from None
+
+
 def info(
     run: Annotated[Path | None, typer.Argument(help="A run's folder, to say what is in it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -62,7 +69,7 @@ def info(
         facts = {
             **settings._asdict(),
             "checkpoints at steps": steps,
-            **(json.loads(result.read_text()) if result.exists() else {"result": None}),
+            **(_result(result) if result.exists() else {"result": None}),
         }
     if as_json:
         print(json.dumps(facts))

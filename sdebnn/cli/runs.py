@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from sdebnn import runs
+from sdebnn.checks import check_array
 from sdebnn.cli.common import key_of
 from sdebnn.data import formats
 from sdebnn.files import PART
@@ -80,7 +81,11 @@ def predict(
     """Predict with a run's model: class probabilities, or means and standard deviations, one row an example."""
     key_of(seed)
     x = formats.mapped(inputs)
+    check_array(str(inputs), x, least_ndim=2)
     made, model, likelihood = runs.open_run(run, best=best)
+    if made.data.train.x.dtype == np.uint8 != x.dtype:
+        raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
+    x = x if x.dtype == np.uint8 else np.asarray(x, np.float32)
     with _plain_warnings():
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     centers = np.asarray(likelihood.center(samples))

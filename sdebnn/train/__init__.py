@@ -1,7 +1,7 @@
 """Train any model of the contract, by its evidence lower bound, and lose nothing on the way."""
 
 from sdebnn.train.engine import Fit, fit
-from sdebnn.train.folder import saved_answer, saved_steps
+from sdebnn.train.folder import saved_answer, saved_seconds, saved_steps
 from sdebnn.train.loop import TrainState
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
 from sdebnn.train.objective import Elbo, as_data, as_floats, elbo, is_lazy
@@ -18,5 +18,6 @@ __all__ = [
     "fit",
     "is_lazy",
     "saved_answer",
+    "saved_seconds",
     "saved_steps",
 ]

@@ -22,7 +22,7 @@ from sdebnn.checks import check_callable, check_choice, check_count, check_key, 
 from sdebnn.likelihoods import Likelihood
 from sdebnn.train.folder import RunFolder
 from sdebnn.train.loop import Job
-from sdebnn.train.objective import as_data
+from sdebnn.train.objective import as_data, is_resident
 from sdebnn.train.progress import Display
 from sdebnn.train.running import Plan, Running, Watch
 from sdebnn.train.source import source_of
@@ -153,7 +153,8 @@ def fit(
         "epochs": epochs, "batch_size": batch, "accumulate": accumulate, "draws": draws, "kl_weight": kl_weight,
         "kl_warmup": kl_warmup, "learning_rate": learning_rate, "clip": clip, "ema": ema,
         "roughness_weight": roughness_weight, "watch": watch, "patience": patience,
-        "validation": validation is not None, "examples": examples, "data": _fingerprint(x, y),
+        "validation": None if validation is None else _fingerprint(*validation), "validate_every": validate_every,
+        "examples": examples, "data": _fingerprint(x, y),
         "key": jax.random.key_data(key).tolist(),
     }  # fmt: skip
     plan = Plan(
@@ -199,6 +200,6 @@ def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.Grad
 def _fingerprint(x: Any, y: Array) -> str:
     """A few bytes that tell one data set from another."""
     digest = zlib.crc32(f"{x.shape} {y.shape} {x.dtype}".encode())
-    for part in (x[: min(1000, x.shape[0])], y):
+    for part in (x if is_resident(x) else x[: min(1000, x.shape[0])], y):
         digest = zlib.crc32(np.asarray(part).tobytes(), digest)
     return f"{digest:08x}"

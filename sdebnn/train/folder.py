@@ -108,6 +108,11 @@ def saved_steps(path: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def saved_seconds(path: Path) -> float:
+    """How long a run has trained so far, in all its sessions."""
+    return round(read_facts(_pair(path, saved_steps(path)[-1]).with_suffix(".json"), KIND)["seconds"], 2)
+
+
 def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
     """The parameters that a run has reached, in the places of those of ``like``: its answer, or the best so far.
 

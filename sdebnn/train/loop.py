@@ -148,7 +148,7 @@ def _gradient(
     job: Job, rest: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray, total: Int[Array, ""]
 ) -> tuple[PyTree, Elbo]:
     """The gradient of the loss, and the terms of the bound; in parts, if accumulated, each with draws of its own."""
-    kl_weight = _kl_weight(job, state.step, total)
+    kl_weight = kl_weight_at(job, state.step, total)
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
         x = job.augment(x, key=augment_key)
@@ -175,7 +175,7 @@ def _gradient(
     return lax.scan(add, zero, (jnp.arange(job.accumulate), *pieces))[0]
 
 
-def _kl_weight(job: Job, step: Int[Array, ""], total: Int[Array, ""]) -> float | Float[Array, ""]:
+def kl_weight_at(job: Job, step: Int[Array, ""], total: Int[Array, ""]) -> float | Float[Array, ""]:
     """The weight of the KL at a step: geometrically up to its value over the first ``kl_warmup`` of the run."""
     if not job.kl_warmup:
         return job.kl_weight

@@ -53,6 +53,7 @@ def estimator_noise(
     *,
     key: PRNGKeyArray,
     draws: int = 32,
+    kl_weight: float = 1.0,
     examples: int | None = None,
 ) -> EstimatorNoise | None:
     """Measure the gradient's variance under each estimator of the KL, with the same draws for all.
@@ -66,7 +67,7 @@ def estimator_noise(
         return None
     keys = draw_keys(jax.random.fold_in(key, 0x5715), draws)
     variances = {
-        name: _variance(_with_estimator(model, name), likelihood, x, y, keys, examples or x.shape[0])
+        name: _variance(_with_estimator(model, name), likelihood, x, y, keys, kl_weight, examples or x.shape[0])
         for name in get_args(Estimator)
     }
     # Each variance is a mean of squares over the draws, of many parameters: normal theory is cautious.
@@ -81,19 +82,20 @@ def _with_estimator(model: Any, kl: Estimator) -> Any:
     return map_blocks(change, model)
 
 
-def _variance(model: Any, likelihood: Any, x: Array, y: Array, keys: Array, examples: int) -> float:
-    return float(_compiled_variance(model, likelihood, x, y, keys, examples))
+def _variance(model: Any, likelihood: Any, x: Array, y: Array, keys: Array, kl_weight: float, examples: int) -> float:
+    return float(_compiled_variance(model, likelihood, x, y, keys, jnp.asarray(kl_weight), examples))
 
 
 @eqx.filter_jit
 def _compiled_variance(
-    model: Any, likelihood: Any, x: Array, y: Array, keys: Key[Array, " draw"], examples: int
+    model: Any, likelihood: Any, x: Array, y: Array, keys: Key[Array, " draw"], kl_weight: Array, examples: int
 ) -> Array:
     parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
 
     def loss(parameters: PyTree, key: PRNGKeyArray) -> Array:
         model, likelihood = eqx.combine(parameters, rest)
-        return -elbo(model, likelihood, as_floats(x), y, key=key, examples=examples).elbo / examples
+        terms = elbo(model, likelihood, as_floats(x), y, key=key, kl_weight=kl_weight, examples=examples)
+        return -terms.elbo / examples
 
     def add(carry: tuple[PyTree, PyTree, Array], key: PRNGKeyArray) -> tuple[tuple[PyTree, PyTree, Array], None]:
         mean, squares, count = carry  # Welford's recursion: no gradient is kept, and nothing cancels

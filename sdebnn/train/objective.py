@@ -124,7 +124,7 @@ def as_data(
         x = _on_device("x", x)
     y = _on_device("y", y)
     if not isinstance(likelihood, Categorical):
-        y = y.astype(x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else float)
+        y = y.astype(jnp.promote_types(_floating(x.dtype), jnp.float32))
     _check_targets(model, likelihood, x, y, key)
     return x, y
 
@@ -142,6 +142,12 @@ def _check_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> None:
         raise ValueError(f"x has shape {x}, y {y}: both need as many examples, x at least 2 axes.")
 
 
+def _floating(dtype: Any) -> Any:
+    """The type of numbers that a batch of this type has when the model sees it."""
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+
+
 def _on_device(name: str, array: Any) -> Array:
     with np.errstate(over="ignore"):
         there = jnp.asarray(array)
@@ -152,7 +158,7 @@ def _on_device(name: str, array: Any) -> Array:
 
 def _check_targets(model: Any, likelihood: Likelihood, x: Any, y: Array, key: PRNGKeyArray) -> None:
     """Refuse targets that the likelihood of the model's outputs refuses."""
-    row = jax.ShapeDtypeStruct((1, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+    row = jax.ShapeDtypeStruct((1, *x.shape[1:]), _floating(x.dtype))
     outputs, _ = jax.eval_shape(lambda x, key: model(as_floats(x), key=key), row, key)
     for start in range(0, y.shape[0], ROWS_A_CHECK):
         part = y[start : start + ROWS_A_CHECK]

@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from sdebnn.checks import shown
 from sdebnn.train.folder import RunFolder
-from sdebnn.train.loop import Call, Job, Record, TrainState, advance, start
+from sdebnn.train.loop import Call, Job, Record, TrainState, advance, kl_weight_at, start
 from sdebnn.train.monitor import estimator_noise
 from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
@@ -67,6 +67,7 @@ class Running:
         """Take up what the folder holds."""
         steps = place.steps()
         if not steps:
+            place.rewind(0)
             return
         if not resume:
             raise ValueError(
@@ -110,6 +111,17 @@ class Running:
                     self._leave(heard[0])
             if self.place is not None and self.place.steps()[-1:] != [self.step]:
                 self._save(last=True)
+            if heard:
+                self._leave(heard[0])
+        if self.gave_up:
+            warnings.warn(
+                f"the ELBO, its gradient or a parameter was not finite in {self.plan.job.max_skipped} steps in a row, "
+                f"up to step {self.step}: stopped with the last good parameters; lower "
+                f"learning_rate={self.plan.settings['learning_rate']}, standardise the data, or give an adaptive "
+                "solver more max_steps.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         skipped = int(self.state.skipped)
         if skipped and not self.stopped:
             warnings.warn(
@@ -118,6 +130,11 @@ class Running:
                 stacklevel=3,
             )
         return jax.tree.map(jnp.asarray, self.best) if self._which() == "best" else self._now()
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether too many steps in a row were not finite."""
+        return int(self.state.in_a_row) >= self.plan.job.max_skipped
 
     def _advance(self, stop: int) -> Record:
         stop = max(stop, self.step)
@@ -134,10 +151,11 @@ class Running:
         """Where the next call ends: after the steps wished for, but at no epoch's or validation's end too late."""
         job = self.plan.job
         steps_an_epoch = job.examples // job.batch_size
-        every = (
-            steps_an_epoch * self.plan.validate_every if self.plan.validation or self.plan.monitor else self.plan.total
-        )
-        ends = [self.step + min(wish, self.source.at_most), self.plan.total, (self.step // every + 1) * every]
+        ends = [self.step + min(wish, self.source.at_most), self.plan.total]
+        for epochs in (self.plan.validate_every if self.plan.validation else None, self.plan.monitor):
+            if epochs is not None:
+                every = epochs * steps_an_epoch
+                ends.append((self.step // every + 1) * every)
         if job.batch_size < job.examples:
             ends.append((self.step // steps_an_epoch + 1) * steps_an_epoch)
         return min(*ends, self.step + job.records)
@@ -160,16 +178,7 @@ class Running:
         if plan.monitor is not None and self.step % (steps_an_epoch * plan.monitor) == 0:
             row.update(self._measure_noise())
         self.display.update(self.step, row)
-        if int(self.state.in_a_row) >= job.max_skipped:
-            self.stopped = True
-            warnings.warn(
-                f"the ELBO, its gradient or a parameter was not finite in {job.max_skipped} steps in a row, up to step "
-                f"{self.step}: stopped with the last good parameters; lower "
-                f"learning_rate={plan.settings['learning_rate']}, standardise the data, or give an adaptive solver "
-                "more max_steps.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+        self.stopped = self.stopped or self.gave_up
         if self.place is not None:
             try:
                 self.place.log(row)
@@ -204,7 +213,8 @@ class Running:
         job = self.plan.job
         rows = self.source.sample(job.batch_size // job.accumulate)
         model, likelihood = eqx.combine(self.state.parameters, self.rest)
-        noise = estimator_noise(model, likelihood, *rows, key=self.key, examples=job.examples)
+        weight = float(kl_weight_at(job, self.state.step, jnp.asarray(self.plan.total)))
+        noise = estimator_noise(model, likelihood, *rows, key=self.key, kl_weight=weight, examples=job.examples)
         if noise is None:
             return {}
         self.display.say(noise.verdict())

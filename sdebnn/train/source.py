@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from sdebnn.checks import check_array
 from sdebnn.train.loop import Batches, Job, epoch_order
 from sdebnn.train.objective import is_resident
 
@@ -88,8 +87,9 @@ class Streamed(_Ordered):
         ascending = np.argsort(rows, kind="stable")
         x = np.empty((len(rows), *self.x.shape[1:]), self.x.dtype)
         x[ascending] = self.x[rows[ascending]]
-        if np.issubdtype(x.dtype, np.floating):
-            check_array("x", x)
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            row = rows[np.nonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0][0]]
+            raise ValueError(f"x holds NaN or infinite values, the first found in row {row}: remove or impute them.")
         return x
 
 
