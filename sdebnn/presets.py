@@ -203,9 +203,14 @@ def _looks(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, 
     if data.train.x.dtype != np.uint8:
         raise ValueError(f"{data.name} has images of {data.train.x.dtype}: save them as bytes, uint8, 0 to 255.")
     height, width, channels = data.train.x.shape[1:]
-    some = np.asarray(data.train.x[:ROWS_FOR_MOMENTS])
-    moments = (some.mean((0, 1, 2)) / 255, some.std((0, 1, 2)) / 255)
-    mean, std = (tuple(round(float(v), 4) for v in moment) for moment in moments)
+    rows = np.linspace(0, len(data.train.x) - 1, min(len(data.train.x), ROWS_FOR_MOMENTS)).astype(int)
+    sums = np.zeros((2, channels))
+    for part in np.array_split(rows, max(1, len(rows) // 500)):  # a few at a time: they may be large
+        pixels = np.asarray(data.train.x[part], dtype=np.float32).reshape(-1, channels) / 255
+        sums += [pixels.sum(0, dtype=float), np.square(pixels).sum(0, dtype=float)]
+    mean, square = sums / (len(rows) * height * width)
+    spread = np.sqrt(np.maximum(square - mean**2, 0))
+    mean, std = (tuple(round(float(v), 4) for v in moment) for moment in (mean, spread))
     return (height, width, channels), {"mean": mean, "std": tuple(s or 1.0 for s in std)}
 
 

@@ -33,6 +33,7 @@ TOYS = {
     "wave": toy.wave, "ripple": toy.ripple, "cubic": toy.cubic, "step": toy.step, "uneven": toy.uneven, "gap": toy.gap,
     "moons": toy.moons, "spirals": toy.spirals,
 }  # fmt: skip
+NAMES = (*IMAGES, *TOYS)
 PRESETS = ("ours", "paper")
 KIND = "run of sdebnn, version 1"
 ROWS_A_CHECK = 1000
@@ -81,7 +82,7 @@ def load_data(name: str, seed: int = 0) -> DataSet:
     if name in IMAGES:
         return IMAGES[name]()
     if name in TOYS:
-        keys = jax.random.split(jax.random.key(seed))
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
         train, test = (Part(*map(np.asarray, TOYS[name](n, key=k))) for n, k in zip((400, 1000), keys, strict=True))
         return DataSet(name, train, test, ("0", "1") if name in ("moons", "spirals") else None)
     if name.startswith("uci/"):
@@ -95,7 +96,7 @@ def load_data(name: str, seed: int = 0) -> DataSet:
     if path.suffix == ".csv":
         return tabular.csv(path, seed=seed)
     raise ValueError(
-        f"data={name!r} is unknown: choose one of {', '.join([*IMAGES, *TOYS])}, uci/NAME/SPLIT, a .csv file, or a "
+        f"data={name!r} is unknown: choose one of {', '.join(NAMES)}, uci/NAME/SPLIT, a .csv file, or a "
         "folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
     )
 
@@ -116,6 +117,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     """
     check_count("draws", draws)
     settings.check()
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: choose a folder for the run.")
     known = _known(settings, out, resume)
     run = make(settings)
     if known:
@@ -168,7 +171,7 @@ def _check_part(part: Part) -> None:
 def score(run: Run, model: Any, likelihood: Any, draws: int, **dial: Any) -> dict[str, float]:
     """The scores of a trained model on the test part: always with the same draws."""
     return evaluate(
-        model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(run.key, 2),
+        model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
         draws_at_once=run.preset.draws_at_once, **dial,
     )  # fmt: skip
 

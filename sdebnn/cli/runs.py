@@ -44,6 +44,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a net on a data set, and score it on the test part. Stop it any time: --resume goes on from there."""
+    if data not in runs.NAMES and Path(data).exists():
+        data = str(Path(data).resolve())  # so that the run is found again from anywhere
     settings = runs.Settings(data, preset, inferred, seed, epochs, kl_weight, validation, patience)
     if memory_limit < 1:
         raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")

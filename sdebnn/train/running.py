@@ -138,10 +138,14 @@ class Running:
 
     def _advance(self, stop: int) -> Record:
         stop = max(stop, self.step)
-        call = Call(
-            self.plan.job, self.rest, self.source.batches(self.step, stop), self.key, jnp.asarray(stop, jnp.int32),
-            jnp.asarray(self.plan.total, jnp.int32),
-        )  # fmt: skip
+        try:
+            batches = self.source.batches(self.step, stop)
+        except ValueError:  # rows that cannot be trained on: what was learned before them is kept
+            if self.place is not None:
+                self._save(last=False)
+            raise
+        total = jnp.asarray(self.plan.total, jnp.int32)
+        call = Call(self.plan.job, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
         before = self.step
         self.state, record = advance(call, self.state)
         self.step = int(self.state.step)  # waits for the device
