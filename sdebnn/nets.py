@@ -49,7 +49,7 @@ def paper_net(
     drift: Sequence[int] = (1, 64, 1),
     prior: OU = OU(sigma=0.1),
     initial: Callable[[Weights], Law] = Point,
-    solver: Solver = FixedGrid(20),
+    solver: Solver = FixedGrid(20, unroll=1),
     kl: Estimator = "analytic",
     deterministic: Sequence[int] = (),
     mean_field_head: bool = False,

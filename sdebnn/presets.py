@@ -63,7 +63,7 @@ def paper(data: DataSet, inferred: bool) -> Preset:
         drift=(2, 128, 2) if large else (1, 64, 1),
         prior=OU(sigma=0.1),
         initial=partial(Normal, std=0.1) if inferred else Point,
-        solver=FixedGrid(20),
+        solver=FixedGrid(20, unroll=1),
         **looks,
     )
     rate = 7e-3 if large else 1e-2

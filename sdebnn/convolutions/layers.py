@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
-from sdebnn.convolutions.operations import conv, conv_transpose
+from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 from sdebnn.processes import Depth
 
 Images = Float[Array, "*batch height width channel"]
@@ -76,11 +76,11 @@ class TimeConvLayer(eqx.Module):
 
     def __call__(self, t: Depth, h: Images) -> Outcome:
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
-        bias = self.bias
-        if self.time is not None:
-            ones = jnp.ones((*h.shape[-3:-1], 1), self.time.dtype)
-            bias = bias + t * convolve(ones, self.time[:, :, None], self.move)
-        return out + bias.astype(out.dtype)
+        if self.time is None:
+            return out + self.bias.astype(out.dtype)
+        ones = jnp.ones((*h.shape[-3:-1], 1), self.time.dtype)
+        of_time = t * convolve(ones, self.time[:, :, None], self.move)
+        return add_to_each(out, (self.bias + of_time).astype(out.dtype))
 
 
 class TimeConv(eqx.Module):
