@@ -5,13 +5,15 @@ of 21,000 weights, its KL, 20 Euler steps of four convolutions with time, each s
 read-out, the likelihood, Adam, a moving average of the parameters.
 torch: the convolutions and tanh of these 20 steps, forward and backward, with nothing else (``torch_peer.py``); in the
 layout that people write, NCHW, and in the one that is faster for it here, channels last.
-They take turns, so that a busy moment hits all alike, and ratios are of the fastest times. Without PyTorch there is
-only the first row; ``--torch-python`` names an interpreter that has it.
+They take turns, and ratios are of the fastest times. On a machine with other work the ratios mean nothing: torch's
+threads wait for each other, and lose far more than ours. Without PyTorch there is only the first row;
+``--torch-python`` names an interpreter that has it.
 
     python benchmarks/images.py [--repeats 10] [--torch-python python] [--json FILE]
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -115,6 +117,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
+    load = os.getloadavg()[0]  # before our own
+    if load > 0.5:
+        print(f"the machine is busy (load {load:.1f}): do not trust the ratios.")
     rows, version = measure(options.repeats, options.torch_python)
     columns = {"step_s": "s a step", "fastest_s": "fastest", "ours_by_this": "ours / it", "compile_s": "compile s",
                "temp_mib": "temp MiB"}  # fmt: skip
@@ -122,7 +127,7 @@ def main() -> None:
     for name, row in rows.items():
         print(f"{name:24}" + "".join(f"{row[c]:11.2f}" if c in row else f"{'':11}" for c in columns))
     if options.json:
-        record.write(options.json, "python benchmarks/images.py", torch=version, rows=rows)
+        record.write(options.json, "python benchmarks/images.py", torch=version, load_before=load, rows=rows)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ def paper(data: DataSet, inferred: bool) -> Preset:
         drift=(2, 128, 2) if large else (1, 64, 1),
         prior=OU(sigma=0.1),
         initial=partial(Normal, std=0.1) if inferred else Point,
-        solver=FixedGrid(20),
         **looks,
     )
     rate = 1.7e-2 if large else 4e-2
@@ -114,7 +113,7 @@ def small(data: DataSet, inferred: bool) -> Preset:
     shape, looks = _looks(data)
     net = partial(
         our_net, shape, len(data.classes or ()), channels=(16, 32), gain=4.0, prior=OU(sigma=0.2),
-        inferred=(1,) if inferred else (), solver=FixedGrid(4, unroll=1), compute="float32", **looks,
+        inferred=(1,) if inferred else (), solver=FixedGrid(4, unroll=1, at_once=16), compute="float32", **looks,
     )  # fmt: skip
     training = {
         "epochs": 40, "batch_size": 64, "draws": 1, "draws_at_once": 1, "kl_warmup": 0.5 if inferred else 0.0,

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, unsqueeze
-from sdebnn.convolutions.operations import conv, conv_transpose
+from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 
 KEY = jax.random.key(0)
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -93,6 +93,14 @@ def test_a_batch_of_images_is_one_image_after_the_other():
     h = normal(4, 4, 6, 9)
     close(field(0.3, h), np.stack([field(0.3, image) for image in h]))
     close(field(0.3, h.reshape(2, 2, 4, 6, 9)).reshape(h.shape), field(0.3, h))
+
+
+def test_what_is_added_to_each_image_is_pulled_by_their_sum():
+    x, image, y = normal(2, 3, 4, 5, 6), normal(4, 5, 6), normal(2, 3, 4, 5, 6)
+    added, pull_back = jax.vjp(jax.jit(add_to_each), x, image)
+    close(added, np.asarray(x) + np.asarray(image))
+    for ours, exact in zip(pull_back(y), (np.asarray(y), np.asarray(y).sum((0, 1))), strict=True):
+        close(ours, exact)
 
 
 def literally(move, layer: TimeConvLayer, t, h):

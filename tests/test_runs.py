@@ -171,5 +171,5 @@ def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
         pytest.skip("no MNIST in SDEBNN_DATA")
     run = runs.make(runs.Settings("mnist", "paper"))
     assert run.data.train.x.shape == (60_000, 28, 28, 1)
-    outputs, _ = run.model(run.data.test.x[:2], key=run.key)
+    outputs, _ = run.model(jax.numpy.asarray(run.data.test.x[:2]), key=run.key)
     assert outputs.shape == (2, 10)

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
-from sdebnn.convolutions.operations import conv, conv_transpose
+from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 from sdebnn.processes import Depth
 
 Images = Float[Array, "*batch height width channel"]
@@ -91,12 +91,12 @@ class TimeConvLayer(eqx.Module):
 
     def __call__(self, t: Depth, h: Images) -> Outcome:
         out = convolve(h, self.kernel.astype(h.dtype), self.move)
-        bias = self.bias
-        if self.time is not None:
-            height, width = h.shape[-3:-1]
-            taps = jnp.asarray(_taps(height, width, self.move), self.time.dtype)
-            bias = bias + t * jnp.tensordot(taps, self.time, 2)
-        return out + bias.astype(out.dtype)
+        if self.time is None:
+            return out + self.bias.astype(out.dtype)
+        height, width = h.shape[-3:-1]
+        taps = jnp.asarray(_taps(height, width, self.move), self.time.dtype)
+        of_time = t * jnp.tensordot(taps, self.time, 2)
+        return add_to_each(out, (self.bias + of_time).astype(out.dtype))
 
 
 class TimeConv(eqx.Module):

@@ -29,7 +29,7 @@ def redialled(solver: Solver, *, steps: int | None = None, rtol: float | None = 
         return FixedGrid(steps, "ralston3", noise_steps=solver.base)
     if steps == solver.steps:
         return solver
-    return FixedGrid(steps, solver.method, solver.gradient, solver.unroll, noise_steps=solver.base)
+    return FixedGrid(steps, solver.method, solver.gradient, solver.unroll, solver.base, solver.at_once)
 
 
 def tighter(solver: Solver) -> tuple[Solver, float]:

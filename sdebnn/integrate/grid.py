@@ -30,6 +30,7 @@ class FixedGrid(eqx.Module):
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
     ``unroll`` steps of the loop over the hidden units are compiled as one: faster to run, slower to compile.
+    ``at_once`` examples (all, unless told) go through the depth together: few of them stay in a processor's cache.
     ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
     ``None``: this grid itself.
     """
@@ -39,9 +40,12 @@ class FixedGrid(eqx.Module):
     gradient: Gradient = eqx.field(default="checkpoint", static=True)
     unroll: int = eqx.field(default=5, static=True)
     noise_steps: int | None = eqx.field(default=None, static=True)
+    at_once: int | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
         check_count("steps", self.steps)
+        if self.at_once is not None:
+            check_count("at_once", self.at_once)
         check_count("unroll", self.unroll)
         check_choice("method", self.method, get_args(MethodName))
         check_choice("gradient", self.gradient, get_args(Gradient))
@@ -131,6 +135,16 @@ class FixedGrid(eqx.Module):
         h1 = method.hidden_of(end)
         return jnp.concatenate([states, h1[None]]) if every else h1, roughness
 
+    def _in_parts(
+        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, every: bool, rough: bool
+    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+        """``hidden``, for so many examples at a time; for all of them if they do not divide, or if ``every`` counts."""
+        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
+            return self.hidden(f_h, stages, h0, every=every, rough=rough)
+        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
+        outputs, roughness = lax.map(lambda h: self.hidden(f_h, stages, h, rough=rough), parts)
+        return outputs.reshape(h0.shape), roughness.mean()
+
     def solve(
         self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
     ) -> Solution:
@@ -141,7 +155,7 @@ class FixedGrid(eqx.Module):
             path = self.weights(dynamics, key=key)
             # Every step's arrays at once, outside the loop over depth.
             random = tuple(dynamics.unravel(w) for w in path.stages)
-            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough)
+            outputs, roughness = self._in_parts(dynamics.f_h, random, h0, every, rough)
             kl = path.kl
         return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness)
 

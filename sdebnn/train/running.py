@@ -113,19 +113,15 @@ class Running:
                 self._save(last=True)
             if heard:
                 self._leave(heard[0])
-        if self.gave_up:
-            warnings.warn(
-                f"the ELBO, its gradient or a parameter was not finite in {self.plan.job.max_skipped} steps in a row, "
-                f"up to step {self.step}: stopped with the last good parameters; lower "
-                f"learning_rate={self.plan.settings['learning_rate']}, standardise the data, or give an adaptive "
-                "solver more max_steps.",
-                RuntimeWarning,
-                stacklevel=3,
+        if skipped := int(self.state.skipped):
+            what = (
+                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite"
             )
-        skipped = int(self.state.skipped)
-        if skipped and not self.stopped:
+            if self.gave_up:
+                what += f", the last {self.plan.job.max_skipped} in a row: stopped with the last good parameters"
             warnings.warn(
-                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite.",
+                f"{what}; lower learning_rate={self.plan.settings['learning_rate']}, standardise the data, or give an "
+                "adaptive solver more max_steps.",
                 RuntimeWarning,
                 stacklevel=3,
             )
