@@ -109,7 +109,9 @@ class FixedGrid(eqx.Module):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=self.unroll)
+        # Where the hidden units have no loop, neither have the weights: on a GPU it would cost more than what is in it.
+        unroll = self.steps if self.unroll >= self.steps else 1
+        end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
         return jnp.concatenate([w, method.weights_of(end)[None]]), stages
 
     def hidden(
