@@ -81,6 +81,10 @@ def engine(**how):
     return sdebnn.fit(MLP, Gaussian(1.0), X, Y, epochs=1, key=KEY, **how)
 
 
+def engine_epochs(epochs):
+    return sdebnn.fit(MLP, Gaussian(1.0), X, Y, epochs=epochs, key=KEY)
+
+
 def paper(**how):
     return paper_net((8, 8, 1), 4, width=4, key=KEY, **how)
 
@@ -335,6 +339,8 @@ CASES = {
     "an unknown precision": (lambda: TimeConv(3, compute="int8", key=KEY), "compute='int8'", "'bfloat16'"),
     "squeezed too often": (lambda: paper(blocks=(1, 1, 1, 1, 1)), "blocks=(1, 1, 1, 1, 1)", "multiples of 32"),
     "images of another size": (lambda: paper()(jnp.zeros((2, 8, 4, 1)), key=KEY), "(8, 4, 1)", "takes (8, 8, 1)"),
+    "no examples at once": (lambda: FixedGrid(3, at_once=0), "at_once=0", "at least 1"),
+    "too many steps": (lambda: engine_epochs(10**9), "epochs=1000000000", "raise batch_size"),
     "nothing to infer": (lambda: MeanField(jnp.tanh), "no floating-point array", "no weights"),
     "too few draws to measure noise": (
         lambda: sdebnn.estimator_noise(MLP, Gaussian(1.0), BATCH, BATCH, key=KEY, draws=2),

@@ -99,6 +99,22 @@ def small_block(field, solver):
     return bayesianize(field, prior=OU(), drift=(1,), solver=solver, key=KEY)
 
 
+def test_examples_carried_a_few_at_a_time_give_what_all_together_give():
+    field = TimeConv(2, (3,), ("same", "same"), key=KEY)
+    h = jax.random.normal(KEY, (6, 4, 4, 2))
+
+    def bound(grid):
+        block = small_block(field, grid)
+        return jax.value_and_grad(lambda w: eqx.tree_at(lambda b: b.initial.value, block, w).solve(
+            h, key=KEY, rough=True).outputs.sum())(block.initial.value)  # fmt: skip
+
+    whole, few = (bound(FixedGrid(3, at_once=n)) for n in (None, 2))
+    np.testing.assert_allclose(whole[0], few[0], rtol=1e-5)
+    np.testing.assert_allclose(whole[1], few[1], rtol=1e-4, atol=1e-5)
+    rough = [small_block(field, FixedGrid(3, at_once=n)).solve(h, key=KEY, rough=True).roughness for n in (None, 2, 4)]
+    np.testing.assert_allclose(rough[1:], rough[0], rtol=1e-4)  # 4 does not divide 6: then all go together
+
+
 def test_a_mean_field_head_is_random_and_charged_for():
     net = small_paper(mean_field_head=True)
     head = net.layers[-1]
