@@ -167,4 +167,4 @@ def _one_line(folder: Path) -> Iterator[None]:
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True))
