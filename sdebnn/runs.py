@@ -110,11 +110,19 @@ def make(settings: Settings) -> Run:
     return Run(settings, data, row, eqx.filter_jit(row.net)(jax.random.fold_in(jax.random.key(settings.seed), 0)))
 
 
-def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 16, **how: Any) -> dict[str, Any]:
-    """Train a run in a folder, to the end or on from where it was stopped, and score it on the test part.
-
-    ``how`` are arguments of ``fit`` that do not change its numbers: progress, tensorboard, memory_limit, ...
-    """
+def train(
+    settings: Settings,
+    out: Path,
+    *,
+    resume: bool = False,
+    draws: int = 16,
+    monitor: int | None = None,
+    save_every: float = 60.0,
+    memory_limit: int = 2**31,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train a run in a folder, to the end or on from where it was stopped, and score it on the test part."""
     check_count("draws", draws)
     settings.check()
     if out.exists() and not out.is_dir():
@@ -139,7 +147,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, draws: int = 1
     try:
         fitted = fit(
             run.model, run.preset.likelihood, part.x, part.y,
-            key=run.key, validation=validation, folder=out, resume=resume, **row, **how,
+            key=run.key, validation=validation, folder=out, resume=resume, monitor=monitor, save_every=save_every,
+            memory_limit=memory_limit, tensorboard=tensorboard, progress=progress, **row,
         )  # fmt: skip
     except ValueError:
         if not known and not saved_steps(out):  # it cannot be trained so: the folder is free for another try
@@ -168,11 +177,11 @@ def _check_part(part: Part) -> None:
             check_array(name, np.asarray(rows[i : i + ROWS_A_CHECK]))
 
 
-def score(run: Run, model: Any, likelihood: Any, draws: int, **dial: Any) -> dict[str, float]:
+def score(run: Run, model: Any, likelihood: Any, draws: int, steps: int | None = None) -> dict[str, float]:
     """The scores of a trained model on the test part: always with the same draws."""
     return evaluate(
         model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
-        draws_at_once=run.preset.draws_at_once, **dial,
+        draws_at_once=run.preset.draws_at_once, steps=steps,
     )  # fmt: skip
 
 

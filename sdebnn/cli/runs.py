@@ -1,5 +1,6 @@
 """``sdebnn train``, ``evaluate``, ``predict``: runs, from a name to a calibrated model."""
 
+import io
 import json
 import sys
 import warnings
@@ -15,7 +16,7 @@ from sdebnn import runs
 from sdebnn.checks import check_array
 from sdebnn.cli.common import key_of
 from sdebnn.data import formats
-from sdebnn.files import PART
+from sdebnn.files import write_whole
 from sdebnn.likelihoods import Categorical
 from sdebnn.predict import predict as draws_of
 
@@ -66,9 +67,8 @@ def evaluate(
 ) -> None:
     """Score a run's model on the test part of its data."""
     made, model, likelihood = runs.open_run(run, best=best)
-    dial: dict[str, Any] = {} if steps is None else {"steps": steps}
     with _plain_warnings():
-        scores = runs.score(made, model, likelihood, draws, **dial)
+        scores = runs.score(made, model, likelihood, draws, steps)
     _say({**scores, "draws": draws}, as_json)
 
 
@@ -97,10 +97,9 @@ def predict(
         noise = np.asarray(likelihood.variance(samples)).mean(0)
         table = np.concatenate([centers.mean(0), np.sqrt(centers.var(0) + noise)], axis=1)
         meaning = "the mean of each target, then its standard deviation"
-    part = out.with_name(out.name + PART)
-    with open(part, "wb") as file:
-        np.save(file, table)
-    part.replace(out)
+    file = io.BytesIO()
+    np.save(file, table)
+    write_whole(out, file.getvalue())
     print(f"{out}: {table.shape[0]} rows of {table.shape[1]}, {meaning}.")
 
 

@@ -2,17 +2,14 @@
 
 from sdebnn.train.engine import Fit, fit
 from sdebnn.train.folder import saved_answer, saved_seconds, saved_steps
-from sdebnn.train.loop import TrainState
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
-from sdebnn.train.objective import Elbo, as_data, as_floats, elbo, is_lazy
+from sdebnn.train.objective import Elbo, as_data, elbo, is_lazy
 
 __all__ = [
     "Elbo",
     "EstimatorNoise",
     "Fit",
-    "TrainState",
     "as_data",
-    "as_floats",
     "elbo",
     "estimator_noise",
     "fit",

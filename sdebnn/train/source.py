@@ -57,7 +57,7 @@ class Streamed(_Ordered):
     def __init__(self, x: Any, y: Any, key: PRNGKeyArray, job: Job, memory_limit: int):
         super().__init__(x, np.asarray(y), key, job)
         row = np.dtype(x.dtype).itemsize * int(np.prod(x.shape[1:]))
-        # What one call reads is there up to three times: read, copied to the device, and the next call's.
+        # What one call reads is there up to three times: as read, filled up with zeros, and on the device.
         self.at_most = max(1, min(job.records, memory_limit // (3 * row * job.batch_size)))
         if row * job.batch_size > memory_limit:
             raise ValueError(
