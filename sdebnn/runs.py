@@ -7,7 +7,6 @@ RUN/result.json         how the trained model does on the test part
 
 import json
 import platform
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from sdebnn.checks import check_array, check_choice, check_count, check_positive, shown
 from sdebnn.data import DataSet, Part, held_out, images, tabular, toy
-from sdebnn.files import read_facts, write_facts, write_whole
+from sdebnn.files import fingerprint, read_facts, write_facts, write_whole
 from sdebnn.models import blocks
 from sdebnn.predict import evaluate
 from sdebnn.presets import ROWS_FOR_MOMENTS, Preset, preset
@@ -207,13 +206,8 @@ def read_settings(out: Path) -> Settings:
 
 
 def _fingerprint(data: DataSet) -> str:
-    """A few bytes that tell these data, by which a net is standardised, from others."""
-    digest = 0
-    for part in (data.train, data.test):
-        digest = zlib.crc32(f"{part.x.shape} {part.x.dtype}".encode(), digest)
-        for array in part:
-            digest = zlib.crc32(np.asarray(array[:ROWS_FOR_MOMENTS]).tobytes(), digest)
-    return f"{digest:08x}"
+    """Of the rows by which a net is standardised, and of as many to be judged by."""
+    return fingerprint(*(array[:ROWS_FOR_MOMENTS] for part in (data.train, data.test) for array in part))
 
 
 def _check_same(data: DataSet, out: Path) -> None:

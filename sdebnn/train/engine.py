@@ -7,7 +7,6 @@ checkpoint to the same parameters, bit for bit, as one that never was.
 import contextlib
 import functools
 import math
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -19,6 +18,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, shown
+from sdebnn.files import fingerprint
 from sdebnn.likelihoods import Likelihood
 from sdebnn.train.folder import RunFolder
 from sdebnn.train.loop import Job
@@ -198,8 +198,4 @@ def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.Grad
 
 
 def _fingerprint(x: Any, y: Array) -> str:
-    """A few bytes that tell one data set from another."""
-    digest = zlib.crc32(f"{x.shape} {y.shape} {x.dtype}".encode())
-    for part in (x if is_resident(x) else x[: min(1000, x.shape[0])], y):
-        digest = zlib.crc32(np.asarray(part).tobytes(), digest)
-    return f"{digest:08x}"
+    return fingerprint(x if is_resident(x) else x[: min(1000, x.shape[0])], y)
