@@ -125,7 +125,7 @@ def small(data: DataSet, inferred: bool) -> Preset:
 
 def table(data: DataSet, inferred: bool) -> Preset:
     """Vectors: the net of ``SDEBNN.mlp``, inputs and targets standardised inside."""
-    x, y = (np.asarray(part[:ROWS_FOR_MOMENTS], dtype=float) for part in data.train)
+    x, y = (np.asarray(part[some_rows(len(part))], dtype=float) for part in data.train)
     if x.ndim != 2:
         raise ValueError(f"{data.name} has examples of shape {x.shape[1:]}: ours are vectors, or images with classes.")
     size = x.shape[1]
@@ -202,7 +202,7 @@ def _looks(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, 
     if data.train.x.dtype != np.uint8:
         raise ValueError(f"{data.name} has images of {data.train.x.dtype}: save them as bytes, uint8, 0 to 255.")
     height, width, channels = data.train.x.shape[1:]
-    rows = np.linspace(0, len(data.train.x) - 1, min(len(data.train.x), ROWS_FOR_MOMENTS)).astype(int)
+    rows = some_rows(len(data.train.x))
     sums = np.zeros((2, channels))
     for part in np.array_split(rows, max(1, len(rows) // 500)):  # a few at a time: they may be large
         pixels = np.asarray(data.train.x[part], dtype=np.float32).reshape(-1, channels) / 255
@@ -211,6 +211,11 @@ def _looks(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, 
     spread = np.sqrt(np.maximum(square - mean**2, 0))
     mean, std = (tuple(round(float(v), 4) for v in moment) for moment in (mean, spread))
     return (height, width, channels), {"mean": mean, "std": tuple(s or 1.0 for s in std)}
+
+
+def some_rows(examples: int) -> np.ndarray:
+    """Rows by which a net is standardised: all, or as many as are enough, spread through the set."""
+    return np.linspace(0, examples - 1, min(examples, ROWS_FOR_MOMENTS)).astype(int)
 
 
 def _spread(columns: np.ndarray) -> np.ndarray:

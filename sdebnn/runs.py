@@ -19,7 +19,7 @@ from sdebnn.data import DataSet, Part, held_out, images, tabular, toy
 from sdebnn.files import fingerprint, read_facts, write_facts, write_whole
 from sdebnn.models import blocks
 from sdebnn.predict import evaluate
-from sdebnn.presets import ROWS_FOR_MOMENTS, Preset, preset
+from sdebnn.presets import Preset, preset, some_rows
 from sdebnn.train import fit, saved_answer, saved_seconds, saved_steps
 
 IMAGES = {
@@ -207,7 +207,7 @@ def read_settings(out: Path) -> Settings:
 
 def _fingerprint(data: DataSet) -> str:
     """Of the rows by which a net is standardised, and of as many to be judged by."""
-    return fingerprint(*(array[:ROWS_FOR_MOMENTS] for part in (data.train, data.test) for array in part))
+    return fingerprint(*(array[some_rows(len(array))] for part in (data.train, data.test) for array in part))
 
 
 def _check_same(data: DataSet, out: Path) -> None:
