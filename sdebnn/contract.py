@@ -2,10 +2,16 @@
 
     model(x, *, key) -> (outputs, kl)
 
-The same key always gives the same function. A model that solves something may also offer
-``solve(x, *, key, rough=False) -> Solution``: the same, and what it took.
+The same key always gives the same function. That is all a model must do. What it may also offer, if it is more:
+
+    solve(x, *, key, rough=False) -> Solution       it solves something: the same, and what that took
+    draw_keys(key, draws) -> keys                   it holds a few functions: the keys that name each in turn
+    training() -> model                             what the ELBO takes instead, of the same mean: less noisy
+    conditioned(likelihood, x, y, *, validation, key, say) -> model
+                                                    it learns by more than gradient steps: what comes after them
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -20,11 +26,37 @@ from sdebnn.checks import check_count, check_key
 from sdebnn.integrate import Solution
 
 
-def draw_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before."""
+def draw_keys(key: PRNGKeyArray, draws: int, model: Any = None) -> Key[Array, " draw"]:
+    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before.
+
+    Of a model that holds a few functions, such as an ensemble, they name each of these in turn.
+    """
     check_key(key)
     check_count("draws", draws)
+    if hasattr(model, "draw_keys"):
+        return model.draw_keys(key, draws)
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
+
+
+def training(model: Any) -> Any:
+    """The model as the ELBO takes it: of the same mean, and less noisy if the model knows how."""
+    return model.training() if hasattr(model, "training") else model
+
+
+def conditioned(
+    model: Any,
+    likelihood: Any,
+    x: Any,
+    y: Array,
+    *,
+    validation: tuple[Any, Array] | None,
+    key: PRNGKeyArray,
+    say: Callable[[str], None],
+) -> Any:
+    """The model once gradient steps are done: itself, unless there is more for it to learn from the data."""
+    if not hasattr(model, "conditioned"):
+        return model
+    return model.conditioned(likelihood, x, y, validation=validation, key=key, say=say)
 
 
 def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:

@@ -6,6 +6,7 @@ the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,7 @@ class TimeMLP(eqx.Module):
 
     layers: tuple[eqx.nn.Linear, ...]
     activation: Callable[[Array], Array]
+    gain: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -41,6 +43,13 @@ class TimeMLP(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(_linear(m, n, gain, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
         self.activation = activation
+        self.gain = gain
+
+    @property
+    def scales(self) -> "TimeMLP":
+        """What each array is, as a multiple of its standardised weights: a field of numbers."""
+        scale = partial(fan_in_scale, gain=self.gain)
+        return jax.tree.map(lambda leaf: scale(leaf) if eqx.is_inexact_array(leaf) else leaf, self)
 
     def __call__(self, t: Depth, h: Float[Array, " state"]) -> Float[Array, " state"]:
         h = jnp.append(h, jnp.asarray(t, h.dtype))
@@ -55,6 +64,26 @@ def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> e
     weight = gain * jax.random.normal(weight_key, (out_size, in_size)) / math.sqrt(in_size)
     layer = eqx.nn.Linear(in_size, out_size, key=unused)
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
+
+
+class Readout(eqx.Module):
+    """A linear layer, standardised by its fan-in."""
+
+    weight: Float[Array, "out in"]
+    bias: Float[Array, " out"]
+
+    def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
+        check_counts("sizes", (in_size, out_size))
+        self.weight = jax.random.normal(key, (out_size, in_size))
+        self.bias = jnp.zeros(out_size)
+
+    @property
+    def scales(self) -> "Readout":
+        """Its arrays are standardised."""
+        return jax.tree.map(lambda _: 1.0, self)
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+        return self.weight @ x / math.sqrt(x.size) + self.bias
 
 
 class Augment(eqx.Module):
@@ -79,6 +108,26 @@ class Augment(eqx.Module):
 def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:
     """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for vectors and scalars."""
     return gain / math.sqrt(math.prod(leaf.shape[1:])) if leaf.ndim > 1 else 1.0
+
+
+def own_scales(module: Any, mask: PyTree[bool] | None = None) -> tuple[float, ...]:
+    """What each array of a module (of those in the mask, or all) is as a multiple of its standardised weights.
+
+    A module, or a part of one, may say so itself: its property ``scales`` is a tree like it, of numbers. Otherwise it
+    is ``fan_in_scale``, and 1 for what is called ``bias``.
+    """
+
+    def said(node: Any) -> bool:
+        return hasattr(node, "scales") and jax.tree.structure(node.scales) == jax.tree.structure(node)
+
+    def of(path: tuple[Any, ...], node: Any) -> Any:
+        if said(node):
+            return node.scales
+        return 1.0 if not eqx.is_inexact_array(node) or _is_bias(path) else fan_in_scale(node)
+
+    tree = jax.tree_util.tree_map_with_path(of, module, is_leaf=said)
+    mask = jax.tree.map(eqx.is_inexact_array, module) if mask is None else mask
+    return tuple(float(scale) for scale, wanted in zip(*map(jax.tree.leaves, (tree, mask)), strict=True) if wanted)
 
 
 def _is_bias(path: tuple[Any, ...]) -> bool:

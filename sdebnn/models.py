@@ -5,7 +5,6 @@ h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt,   w from the posterior;   a deterministic m
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
-from sdebnn.contract import check_solution, solve
-from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
+from sdebnn.contract import check_solution, solve, training
+from sdebnn.fields import Augment, Standardised, TimeMLP, own_scales
 from sdebnn.integrate import (
     Adaptive,
     Estimator,
@@ -30,6 +29,7 @@ from sdebnn.integrate import (
 from sdebnn.processes import OU, Depth, Drift, DriftNet, Law, NoDrift, Normal, Point, Weights
 
 Outputs = Float[Array, "example *output"]
+EXAMPLE = "example"  # the name, inside a module of one example, of the axis of all of them
 
 
 def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
@@ -39,7 +39,7 @@ def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
     """
     if getattr(module, "batched", False):
         return lambda x: module(*leading, x)
-    return lambda x: jax.vmap(module, in_axes=(None,) * len(leading) + (0,))(*leading, x)
+    return lambda x: jax.vmap(module, in_axes=(None,) * len(leading) + (0,), axis_name=EXAMPLE)(*leading, x)
 
 
 class Deterministic(eqx.Module):
@@ -53,6 +53,15 @@ class Deterministic(eqx.Module):
         except TypeError as error:
             raise ValueError(f"{_name(self.module)} refuses {_refusal(x, error)}: check the shape of x.") from error
         return outputs, jnp.zeros((), outputs.dtype)
+
+
+def as_model(module: Any) -> Any:
+    """A model of the contract as it is, known by its ``key`` without default; any other module as ``Deterministic``."""
+    try:
+        key = inspect.signature(module).parameters.get("key")
+    except (TypeError, ValueError):
+        raise ValueError(f"{shown(module)} is no model: pass one, or a module of one example.") from None
+    return module if key is not None and key.default is key.empty else Deterministic(module)
 
 
 def _name(module: Any) -> str:
@@ -129,18 +138,22 @@ class SDEBlock(eqx.Module):
         return over_batch(eqx.combine(random, self.field), t)(h)
 
     def _check_shape(self, h: Hidden) -> None:
-        """Refuse a field whose dh/dt does not look like h."""
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
-        try:
-            out = jax.eval_shape(self.f_h, jnp.zeros((), h.dtype), h, jax.eval_shape(self.weights.unravel, w0))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the field, called as field(t, h), refuses {_refusal(h, error)}.") from error
-        if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
-            raise ValueError(
-                f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
-                f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
-                "dh/dt must look like h; give the field its own last layer, or cast x."
-            )
+        check_field(self.f_h, h, jax.eval_shape(self.weights.unravel, w0))
+
+
+def check_field(f_h: Callable[[Depth, Hidden, PyTree], Hidden], h: Hidden, arrays: PyTree) -> None:
+    """Refuse a field whose dh/dt does not look like h."""
+    try:
+        out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the field, called as field(t, h), refuses {_refusal(h, error)}.") from error
+    if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
+        raise ValueError(
+            f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
+            f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
+            "dh/dt must look like h; give the field its own last layer, or cast x."
+        )
 
 
 @eqx.filter_jit  # for those who call a model outside jit: the loops are compiled once, not at every call
@@ -200,8 +213,7 @@ def bayesianize(
     Without it all arrays are. What is not picked stays deterministic, and is trained all the same.
     An array that stands in two places of a module is two arrays of w; share it with ``eqx.nn.Shared``.
     ``drift`` is a module (t, w) -> R^D or the widths of a ``DriftNet``; ``initial`` is ``Point`` or ``Normal``.
-    ``scale`` says what an array is as a multiple of its standardised weights; without it the module's own ``scales``,
-    if it has such a property, else ``fan_in_scale``.
+    ``scale`` says what an array is as a multiple of its standardised weights; without it, ``own_scales`` of the module.
     """
     check_key(key)
     check_callable("initial", initial, "Point")
@@ -212,13 +224,9 @@ def bayesianize(
             f"{_name(module)} cannot be called as field(t, h): pass an Equinox module that maps (t, h) to dh/dt, "
             "such as one whose __call__(self, t, h) hands h to yours."
         ) from None
-    mask = _mask(module, where)
+    mask = picked(module, where)
     random, field = eqx.partition(module, mask)
-    own = getattr(module, "scales", None)
-    if scale is None and own is not None:
-        weights = Standardised(random, tuple(jax.tree.leaves(eqx.filter(own, mask))))
-    else:
-        weights = Standardised(random, scale or fan_in_scale)
+    weights = Standardised(random, scale or own_scales(module, mask))
     w0 = weights.ravel(random)
     check_array("w_0, the module's weights,", w0)
     if isinstance(drift, Sequence):
@@ -239,8 +247,8 @@ def _check_drift(name: str, drift: Any, w0: Weights) -> None:
         raise ValueError(f"the {name} maps {w0.shape[0]} weights to shape {shape}: make it {w0.shape}.")
 
 
-def _mask(module: Any, where: Callable[[Any], Any] | None) -> PyTree[bool]:
-    """Which leaves of a module are random: the floating-point arrays of the parts that ``where`` picks."""
+def picked(module: Any, where: Callable[[Any], Any] | None) -> PyTree[bool]:
+    """Which leaves of a module are meant: the floating-point arrays of the parts that ``where`` picks."""
     arrays = jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and not jnp.iscomplexobj(leaf), module)
     if not any(jax.tree.leaves(arrays)):
         raise ValueError(f"{type(module).__name__} holds no floating-point array: there are no weights to make random.")
@@ -248,13 +256,13 @@ def _mask(module: Any, where: Callable[[Any], Any] | None) -> PyTree[bool]:
         return arrays
     nothing = jax.tree.map(lambda _: False, module)
     try:
-        picked = eqx.tree_at(where, nothing, replace_fn=lambda part: jax.tree.map(lambda _: True, part))
+        parts = eqx.tree_at(where, nothing, replace_fn=lambda part: jax.tree.map(lambda _: True, part))
     except (ValueError, AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"where does not pick parts of {type(module).__name__} ({str(error).splitlines()[0]}): "
             "return one of its arrays or submodules, such as lambda m: m.layers[0], or a tuple of them."
         ) from None
-    mask = jax.tree.map(lambda a, b: a and b, arrays, picked)
+    mask = jax.tree.map(lambda a, b: a and b, arrays, parts)
     if not any(jax.tree.leaves(mask)):
         raise ValueError(
             f"where selects no floating-point array of {type(module).__name__}: "
@@ -294,6 +302,10 @@ class SDEBNN(eqx.Module):
         kl, evaluations, finished, roughness = map(jnp.stack, zip(*(part[1:] for part in parts), strict=True))
         return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum())
 
+    def training(self) -> "SDEBNN":
+        """The same sequence, each model as the ELBO takes it."""
+        return SDEBNN(tuple(training(layer) for layer in self.layers))
+
     @staticmethod
     def mlp(
         in_size: int,
@@ -327,7 +339,6 @@ class SDEBNN(eqx.Module):
             initial=initial,
             solver=solver,
             kl=kl,
-            scale=partial(fan_in_scale, gain=gain),
             key=drift_key,
         )
         head = eqx.nn.Linear(state, out_size, key=head_key)

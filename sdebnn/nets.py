@@ -12,31 +12,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from sdebnn.baselines import MeanField, ODEBlock
 from sdebnn.checks import check_count, check_counts, check_key
 from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, TimeConv, pooled, squeeze
+from sdebnn.fields import Readout
 from sdebnn.integrate import Estimator, FixedGrid, Solver
 from sdebnn.models import SDEBNN, Deterministic, bayesianize
 from sdebnn.processes import OU, Independent, Law, Normal, Point, Weights
 
 Shape = Sequence[int]  # height, width, channels
-
-
-class Readout(eqx.Module):
-    """A linear layer, standardised by its fan-in."""
-
-    weight: Float[Array, "out in"]
-    bias: Float[Array, " out"]
-
-    def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
-        check_counts("sizes", (in_size, out_size))
-        self.weight = jax.random.normal(key, (out_size, in_size))
-        self.bias = jnp.zeros(out_size)
-
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        return self.weight @ x / math.sqrt(x.size) + self.bias
 
 
 def paper_net(

@@ -148,7 +148,7 @@ def _solutions(model: Any, x: Any, draws: int, key: PRNGKeyArray, batch_size: in
     check_count("draws_at_once", draws_at_once)
     if not is_lazy(x):
         check_array("x", x, least_ndim=2)
-    keys = draw_keys(key, draws)
+    keys = draw_keys(key, draws, model)
     parts = []
     for i in range(0, x.shape[0], batch_size):
         name = f"x[{i}:{i + batch_size}]" if is_lazy(x) else "x"

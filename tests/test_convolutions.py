@@ -145,7 +145,9 @@ def test_standardised_weights_are_scaled_by_gain_over_the_root_of_the_fan_in(tim
     field = eqx.filter_eval_shape(
         TimeConv, 6, (4, 4, 4), time=time, gains=(1.0, 2.0, 3.0, 4.0), bias_scale=0.1, key=KEY
     )
-    for scales, channels, gain in zip(field.scales.layers, (6, 4, 4, 4), (1, 2, 3, 4), strict=True):
+    for scales, channels, gain in zip(
+        [layer.scales for layer in field.layers], (6, 4, 4, 4), (1, 2, 3, 4), strict=True
+    ):
         scale = pytest.approx(gain / math.sqrt(9 * (channels + time)))
         assert (scales.kernel, scales.time, scales.bias) == (scale, scale if time else None, 0.1)
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.fields import Standardised
+from sdebnn.fields import Standardised, own_scales
 from sdebnn.integrate import FixedGrid, Hidden, Solution
-from sdebnn.models import over_batch
+from sdebnn.models import check_field, over_batch
 from sdebnn.processes import Depth, Weights
 
 
@@ -26,9 +26,7 @@ class ODEBlock(eqx.Module):
 
     def __init__(self, module: Any, *, solver: FixedGrid = FixedGrid()):
         arrays, self.field = eqx.partition(module, eqx.is_inexact_array)
-        scales = getattr(module, "scales", None)
-        numbers = () if scales is None else tuple(leaf for leaf in jax.tree.leaves(scales) if isinstance(leaf, float))
-        self.weights = Standardised(arrays, numbers) if numbers else Standardised(arrays)
+        self.weights = Standardised(arrays, own_scales(module))
         self.value = self.weights.ravel(arrays)
         self.solver = solver
 
@@ -37,14 +35,18 @@ class ODEBlock(eqx.Module):
 
     def solve(self, h: Hidden, *, key: PRNGKeyArray, rough: bool = False) -> Solution:
         """The hidden states at depth 1; whatever the key, and with no KL."""
-        steps = self.solver.steps
-        arrays = self.weights.unravel(jnp.broadcast_to(self.value, (steps, *self.value.shape)))
-        stages = tuple(arrays for _ in range(self.solver.stages))
+        path = jnp.broadcast_to(self.value, (self.solver.steps, *self.value.shape))
+        return carried(self, (path,) * self.solver.stages, h, rough)
 
-        def f_h(t: Depth, h: Hidden, arrays: PyTree[Array]) -> Hidden:
-            return over_batch(eqx.combine(arrays, self.field), t)(h)
 
-        outputs, roughness = self.solver.hidden(f_h, stages, h, rough=rough)
-        return Solution(
-            outputs, jnp.zeros((), h.dtype), jnp.asarray(self.solver.evaluations), jnp.asarray(True), roughness
-        )
+def carried(block: Any, stages: tuple[Float[Array, "step weight"], ...], h: Hidden, rough: bool) -> Solution:
+    """A batch through a block's field along a known path of its weights; without KL."""
+    solver: FixedGrid = block.solver
+
+    def f_h(t: Depth, h: Hidden, arrays: PyTree[Array]) -> Hidden:
+        return over_batch(eqx.combine(arrays, block.field), t)(h)
+
+    arrays = tuple(map(block.weights.unravel, stages))
+    check_field(f_h, h, jax.tree.map(lambda leaf: leaf[0], arrays[0]))
+    outputs, roughness = solver.hidden(f_h, arrays, h, rough=rough)
+    return Solution(outputs, jnp.zeros((), h.dtype), jnp.asarray(solver.evaluations), jnp.asarray(True), roughness)

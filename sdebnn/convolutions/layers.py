@@ -85,7 +85,7 @@ class TimeConvLayer(eqx.Module):
     @property
     def scales(self) -> "TimeConvLayer":
         """What each array is, as a multiple of its standardised weights: a layer of numbers."""
-        scale = self.gain / math.sqrt(9 * (self.kernel.shape[2] + (self.time is not None)))
+        scale = self.gain / math.sqrt(9 * (self.kernel.shape[-2] + (self.time is not None)))
         numbers = (scale, self.bias_scale) if self.time is None else (scale, scale, self.bias_scale)
         return jax.tree.unflatten(jax.tree.structure(self), numbers)
 
@@ -152,11 +152,6 @@ class TimeConv(eqx.Module):
         self.activation = activation
         self.compute = compute
 
-    @property
-    def scales(self) -> "TimeConv":
-        """What each array is, as a multiple of its standardised weights: a field of numbers."""
-        return eqx.tree_at(lambda field: field.layers, self, tuple(layer.scales for layer in self.layers))
-
     def __call__(self, t: Depth, h: Images) -> Images:
         out = h.astype(self.compute)
         for layer in self.layers[:-1]:
@@ -176,6 +171,11 @@ class Conv(eqx.Module):
         check_counts("channels", (in_channels, out_channels))
         self.kernel = jax.random.normal(key, (3, 3, in_channels, out_channels))
         self.stride, self.compute = stride, compute
+
+    @property
+    def scales(self) -> "Conv":
+        """Its array is standardised."""
+        return jax.tree.map(lambda _: 1.0, self)
 
     def __call__(self, x: Images) -> Outcome:
         scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))

@@ -86,17 +86,21 @@ class FixedGrid(eqx.Module):
             return BrownianPath(brownian).grid(self.steps)
         return brownian.every_step(area=self._method.needs_area)
 
-    def weights(self, process: Process, *, key: PRNGKeyArray) -> WeightPath:
-        """Draw w from the posterior, and estimate its KL from the prior."""
+    def weights(self, process: Process, *, key: PRNGKeyArray, until: float = 1.0) -> WeightPath:
+        """Draw w from the posterior, and estimate its KL from the prior; noise and KL may end before the depth does."""
         w0, path_key = start_of(process, key)
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
-        w, stages = self.drive(process, w0, noise)
         t = self.times(w0.dtype)
+        random = jnp.arange(self.steps) < round(until * self.steps)
+        if until < 1:
+            noise = jax.tree.map(lambda each: jnp.where(random[:, None], each, 0), noise)
+        w, stages = self.drive(process, w0, noise)
 
         def nats(t: Depth, w: Weights, corrections: tuple[Weights, ...], dB: Weights) -> Array:
             return step_nats(process, self._method.shares, w, corrections, t, 1 / self.steps, dB)
 
-        kl = jnp.sum(jax.vmap(nats)(t[:-1], stages.weights[0], stages.corrections, noise.dB))
+        every = jax.vmap(nats)(t[:-1], stages.weights[0], stages.corrections, noise.dB)
+        kl = jnp.sum(every if until == 1 else jnp.where(random, every, 0))
         return WeightPath(t, w, stages.weights, kl + start_nats(process.initial, w0, process.kl))
 
     def drive(self, process: Process, w0: Weights, noise: Noise) -> tuple[Float[Array, "time weight"], Stages]:
@@ -119,8 +123,18 @@ class FixedGrid(eqx.Module):
     ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on; and the roughness, if asked.
 
-        ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first.
+        ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first. ``at_once`` examples go
+        together: all of them if they do not divide, or if ``every`` state counts.
         """
+        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
+            return self._hidden(f_h, stages, h0, every, rough)
+        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
+        outputs, roughness = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough), parts)
+        return outputs.reshape(h0.shape), roughness.mean()
+
+    def _hidden(
+        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, every: bool, rough: bool
+    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         method = self._method
 
         def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
@@ -137,16 +151,6 @@ class FixedGrid(eqx.Module):
         h1 = method.hidden_of(end)
         return jnp.concatenate([states, h1[None]]) if every else h1, roughness
 
-    def _in_parts(
-        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, every: bool, rough: bool
-    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-        """``hidden``, for so many examples at a time; for all of them if they do not divide, or if ``every`` counts."""
-        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
-            return self.hidden(f_h, stages, h0, every=every, rough=rough)
-        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
-        outputs, roughness = lax.map(lambda h: self.hidden(f_h, stages, h, rough=rough), parts)
-        return outputs.reshape(h0.shape), roughness.mean()
-
     def solve(
         self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
     ) -> Solution:
@@ -157,7 +161,7 @@ class FixedGrid(eqx.Module):
             path = self.weights(dynamics, key=key)
             # Every step's arrays at once, outside the loop over depth.
             random = tuple(dynamics.unravel(w) for w in path.stages)
-            outputs, roughness = self._in_parts(dynamics.f_h, random, h0, every, rough)
+            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough)
             kl = path.kl
         return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness)
 

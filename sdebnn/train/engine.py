@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, shown
+from sdebnn.contract import conditioned
 from sdebnn.files import fingerprint
 from sdebnn.likelihoods import Likelihood
 from sdebnn.train.folder import RunFolder
@@ -171,8 +172,10 @@ def fit(
         run = Running(plan, parameters, rest, key, source, place, display)
         if place is not None:
             run.go_on_from(place, resume)
-        parameters = run.train()
-    model, likelihood = eqx.combine(parameters, rest)
+        model, likelihood = eqx.combine(run.train(), rest)
+        model = conditioned(
+            model, likelihood, x, y, validation=validation, key=jax.random.fold_in(key, 0xC0D), say=display.say
+        )
     return Fit(model, likelihood, run.history)
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
-from sdebnn.contract import draw_keys, solve
+from sdebnn.contract import draw_keys, solve, training
 from sdebnn.likelihoods import Categorical, Likelihood
 
 ROWS_A_CHECK = 100_000  # of targets, that are looked at together
@@ -61,15 +61,17 @@ def elbo(
         examples = batch
     check_count("examples", examples, least=batch)
 
+    seen = training(model)
+
     def one(key: PRNGKeyArray) -> tuple[Array, ...]:
-        solution = solve(model, x, key=key, rough=rough)
+        solution = solve(seen, x, key=key, rough=rough)
         log_likelihood = jnp.sum(likelihood.log_prob(solution.outputs, y))
         return log_likelihood, solution.kl, solution.roughness, _accuracy(likelihood, solution.outputs, y)
 
     if draws == 1:
-        terms = one(draw_keys(key, 1)[0])  # without the axis: convolutions stay convolutions
+        terms = one(draw_keys(key, 1, model)[0])  # without the axis: convolutions stay convolutions
     else:
-        keys = draw_keys(key, draws)
+        keys = draw_keys(key, draws, model)
         at_once = draws if draws_at_once is None else min(draws, draws_at_once)
         each = lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
         terms = tuple(term.mean() for term in each)

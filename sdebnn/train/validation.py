@@ -31,7 +31,7 @@ def validation_scores(
 ) -> Scores:
     """Score a model and its likelihood on held-out examples, a thousand at a time."""
     model, likelihood = pair
-    keys = draw_keys(jax.random.fold_in(key, 0x7A11), DRAWS)
+    keys = draw_keys(jax.random.fold_in(key, 0x7A11), DRAWS, model)
     log_probs, right, kl = [], [], math.nan
     for i in range(0, x.shape[0], ROWS):
         drawn = solutions(model, as_floats(jnp.asarray(x[i : i + ROWS])), keys, draws_at_once or DRAWS)

@@ -1,0 +1,147 @@
+"""Exact Gaussian-process regression; kernels and linear algebra by tinygp.
+
+    A = K + noise² I,   f(x) | y  ~  N( k(x, X) A⁻¹ y,  k(x, x) - k(x, X) A⁻¹ k(X, x) )
+
+A draw is a function (Matheron's rule): one of the prior, corrected by what it lacks of the data,
+
+    f(x) = g(x) + k(x, X) A⁻¹ (y - g(X) - ε),   g(x) = Σ features of random frequencies,   ε ~ N(0, noise²)
+
+As each draw has frequencies of its own, its mean and covariance over draws are exactly those above. The KL from the
+prior is in closed form, so that the ELBO at the likelihood's own noise is the evidence: ``fit`` maximises that.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.baselines.weights import Held
+from sdebnn.checks import check_array, check_choice, check_count, check_data, check_positive
+
+Kernel = Literal["rbf", "matern32", "matern52"]
+JITTER = 1e-6  # of the prior's variance: what float32 needs to factorise K
+
+
+class GP(eqx.Module):
+    """A Gaussian process, conditioned on the data it is made with; of zero mean, and one law for all targets.
+
+    ``length`` (one for each feature), ``amplitude`` and ``noise`` are where training starts. Train it by ``fit`` on the
+    same data with ``Gaussian(noise, learn=True)``. ``features`` pairs of waves make up a draw of the prior.
+    """
+
+    x: Held
+    y: Held
+    log_length: Float[Array, " feature"]
+    log_amplitude: Float[Array, ""]
+    log_noise: Float[Array, ""]
+    kernel: Kernel = eqx.field(static=True)
+    features: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        x: Float[Array, "example feature"],
+        y: Float[Array, "example target"],
+        *,
+        kernel: Kernel = "rbf",
+        length: float = 1.0,
+        amplitude: float = 1.0,
+        noise: float = 0.1,
+        features: int = 512,
+    ):
+        tinygp()
+        check_data(x, y)
+        x, y = jnp.asarray(x, float), jnp.asarray(y, float)
+        if x.ndim != 2 or y.ndim != 2:
+            raise ValueError(f"x has shape {x.shape}, y {y.shape}: pass (examples, features) and (examples, targets).")
+        check_choice("kernel", kernel, get_args(Kernel))
+        for name, value in (("length", length), ("amplitude", amplitude), ("noise", noise)):
+            check_positive(name, value)
+        check_count("features", features)
+        self.x, self.y = Held(x), Held(y)
+        self.log_length = jnp.full(x.shape[1], jnp.log(length))
+        self.log_amplitude, self.log_noise = jnp.log(jnp.asarray(amplitude)), jnp.log(jnp.asarray(noise))
+        self.kernel, self.features = kernel, features
+
+    def log_evidence(self) -> Float[Array, ""]:
+        """log p(y) of the data it holds."""
+        return jax.vmap(self._gp().log_probability, in_axes=1)(self.y.value).sum()
+
+    def posterior(
+        self, x: Float[Array, "point feature"]
+    ) -> tuple[Float[Array, "point target"], Float[Array, "point point"]]:
+        """The mean of f at some points, for each target, and the covariance between the points."""
+        check_array("x", x, least_ndim=2)
+        gp, at = self._gp(), jnp.asarray(x, float) / self._length
+        after = [gp.condition(y, at).gp for y in self.y.value.T]
+        return jnp.stack([law.loc for law in after], axis=-1), after[0].covariance
+
+    def __call__(
+        self, x: Float[Array, "example feature"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "example target"], Float[Array, ""]]:
+        gp, known, y = self._gp(), self.x.value / self._length, self.y.value
+        prior_key, noise_key = jax.random.split(key)
+        g = self._prior_draw(prior_key)
+        error = jnp.sqrt(self._variance) * jax.random.normal(noise_key, y.shape, y.dtype)
+        lack = _solve(gp, y - g(known) - error)
+        at = x / self._length
+        outputs = g(at) + self._kernel()(at, known) @ lack
+        return outputs, self._kl(gp, known, y)
+
+    def _kl(self, gp: Any, known: Array, y: Array) -> Float[Array, ""]:
+        """KL(p(f | y) || p(f)) at the data: ½ ( noise² tr A⁻¹ - N + αᵀKα + log|A| - N log noise² ),  α = A⁻¹ y."""
+        examples, targets = y.shape
+        alpha = _solve(gp, y)
+        inverse = _solve(gp, jnp.eye(examples, dtype=y.dtype))
+        # 2 normalization() = log|A| + N log 2π
+        log_det = 2 * gp.solver.normalization() - examples * jnp.log(2 * jnp.pi)
+        each = self._variance * jnp.trace(inverse) - examples + log_det - examples * jnp.log(self._variance)
+        return 0.5 * (targets * each + jnp.sum(alpha * (self._kernel()(known, known) @ alpha)))
+
+    def _prior_draw(self, key: PRNGKeyArray) -> Callable[[Array], Array]:
+        """A function of the prior's covariance, by waves whose frequencies follow the kernel's spectrum."""
+        wave_key, tail_key, weight_key = jax.random.split(key, 3)
+        waves = jax.random.normal(wave_key, (self.log_length.size, self.features))
+        if self.kernel != "rbf":  # Student's t: heavier tails are rougher functions
+            df = {"matern32": 3.0, "matern52": 5.0}[self.kernel]
+            waves = waves * jnp.sqrt(df / (2 * jax.random.gamma(tail_key, df / 2, (self.features,))))
+        weights = jax.random.normal(weight_key, (2, self.features, self.y.value.shape[1]))
+        height = jnp.exp(self.log_amplitude) / jnp.sqrt(self.features)
+        return lambda x: height * (jnp.cos(x @ waves) @ weights[0] + jnp.sin(x @ waves) @ weights[1])
+
+    @property
+    def _length(self) -> Float[Array, " feature"]:
+        return jnp.exp(self.log_length)
+
+    @property
+    def _variance(self) -> Float[Array, ""]:
+        return jnp.exp(2 * self.log_noise) + JITTER * jnp.exp(2 * self.log_amplitude)
+
+    def _kernel(self) -> Any:
+        kernels = tinygp().kernels
+        shape = {
+            "rbf": lambda: kernels.ExpSquared(),
+            "matern32": lambda: kernels.Matern32(distance=kernels.distance.L2Distance()),
+            "matern52": lambda: kernels.Matern52(distance=kernels.distance.L2Distance()),
+        }[self.kernel]()
+        return jnp.exp(2 * self.log_amplitude) * shape
+
+    def _gp(self) -> Any:
+        known = self.x.value / self._length
+        return tinygp().GaussianProcess(self._kernel(), known, diag=jnp.full(known.shape[0], self._variance))
+
+
+def _solve(gp: Any, right: Float[Array, "example column"]) -> Float[Array, "example column"]:
+    """A⁻¹ times some columns."""
+    return gp.solver.solve_triangular(gp.solver.solve_triangular(right), transpose=True)
+
+
+def tinygp() -> Any:
+    """The library, or how to get it."""
+    try:
+        import tinygp
+    except ImportError:
+        raise ValueError("GP needs tinygp: pip install 'sdebnn[baselines]'.") from None
+    return tinygp

@@ -1,0 +1,123 @@
+"""Bayesian hypernets (Krueger et al. 2017): a net that turns noise into weights, and whose density is known.
+
+ε ~ N(0, I),   w = mean + std · z(ε),   z a chain of couplings:   (a, b) -> (a, b · exp(s(a)) + m(a))
+log q(w) = log N(ε; 0, I) - Σ s - Σ log std,   KL estimated by log q(w) - log p(w) of the draw
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.baselines.weights import Weighted
+from sdebnn.checks import check_count, check_key, check_positive
+from sdebnn.processes import Weights
+
+
+class Coupling(eqx.Module):
+    """Half of a vector moves the other half, and is left alone: invertible, with a triangular Jacobian."""
+
+    into: eqx.nn.Linear
+    out: eqx.nn.Linear
+    size: int = eqx.field(static=True)
+
+    def __init__(self, size: int, width: int, *, key: PRNGKeyArray):
+        first, second = jax.random.split(key)
+        half = size // 2
+        self.into = eqx.nn.Linear(half, width, key=first)
+        out = eqx.nn.Linear(width, 2 * (size - half), key=second)
+        # From zero: the first law is the plain factorised one.
+        self.out = jax.tree.map(jnp.zeros_like, out)
+        self.size = size
+
+    def __call__(self, z: Weights) -> tuple[Weights, Float[Array, ""]]:
+        """The vector after, its halves changed over, and the log of the Jacobian's determinant."""
+        a, b = z[: self.size // 2], z[self.size // 2 :]
+        s, m = self._moves(a)
+        return jnp.concatenate([b * jnp.exp(s) + m, a]), jnp.sum(s)
+
+    def inverse(self, z: Weights) -> tuple[Weights, Float[Array, ""]]:
+        """The vector before, and the log determinant on the way there and back."""
+        moved = self.size - self.size // 2
+        a = z[moved:]
+        s, m = self._moves(a)
+        return jnp.concatenate([a, (z[:moved] - m) * jnp.exp(-s)]), jnp.sum(s)
+
+    def _moves(self, a: Float[Array, " half"]) -> tuple[Array, Array]:
+        s, m = jnp.split(self.out(jnp.tanh(self.into(a))), 2)
+        return jnp.tanh(s), m  # no weight is blown up or shrunk by more than e at once
+
+
+class Hypernet(eqx.Module):
+    """Any model, or module of one example, whose weights (standardised by their fan-in) a normalising flow draws.
+
+    ``couplings`` of ``width`` hidden units each; with two or more every weight can depend on every other. ``std`` is
+    the spread of the weights to start with, ``prior_std`` that of the prior.
+    """
+
+    net: Weighted
+    mean: Weights
+    log_std: Weights
+    couplings: tuple[Coupling, ...]
+    prior_std: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: Any,
+        std: float = 0.05,
+        *,
+        couplings: int = 4,
+        width: int = 32,
+        prior_std: float = 1.0,
+        key: PRNGKeyArray,
+    ):
+        check_positive("std", std)
+        check_positive("prior_std", prior_std)
+        check_count("couplings", couplings)
+        check_count("width", width)
+        check_key(key)
+        self.net, self.mean = Weighted.of(model)
+        size = self.net.weights.size
+        if size < 2:
+            raise ValueError(f"{type(model).__name__} has one weight only: a coupling needs two.")
+        self.log_std = jnp.full_like(self.mean, math.log(std))
+        # Odd sizes do not halve: the longer half moves, and comes first after the change-over.
+        self.couplings = tuple(Coupling(size, width, key=k) for k in jax.random.split(key, couplings))
+        self.prior_std = prior_std
+
+    def draw(self, *, key: PRNGKeyArray) -> tuple[Weights, Float[Array, ""]]:
+        """Weights, and the log of their density."""
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        w, log_det = self.push(noise)
+        return w, _log_normal(noise) - log_det
+
+    def push(self, noise: Weights) -> tuple[Weights, Float[Array, ""]]:
+        """The weights that noise becomes, and log |det ∂w/∂ε|."""
+        z, total = noise, jnp.sum(self.log_std)
+        for coupling in self.couplings:
+            z, log_det = coupling(z)
+            total = total + log_det
+        return self.mean + jnp.exp(self.log_std) * z, total
+
+    def log_prob(self, w: Weights) -> Float[Array, ""]:
+        """The log density of any weights."""
+        z, total = (w - self.mean) * jnp.exp(-self.log_std), jnp.sum(self.log_std)
+        for coupling in reversed(self.couplings):
+            z, log_det = coupling.inverse(z)
+            total = total + log_det
+        return _log_normal(z) - total
+
+    def __call__(
+        self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        w, log_q = self.draw(key=key)
+        outputs, kl = self.net(w)(x, key=jax.random.fold_in(key, 0))
+        log_p = _log_normal(w / self.prior_std) - w.size * math.log(self.prior_std)
+        return outputs, kl + (log_q - log_p).astype(kl.dtype)
+
+
+def _log_normal(z: Weights) -> Float[Array, ""]:
+    return -0.5 * jnp.sum(z**2) - 0.5 * z.size * math.log(2 * math.pi)

@@ -1,0 +1,50 @@
+"""Continuous depth whose weights move, without uncertainty:   dw = NN_φ(t, w) dt,   dh = f_h(t, h, w_t) dt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.baselines.odenet import carried
+from sdebnn.fields import Standardised, own_scales
+from sdebnn.integrate import FixedGrid, Hidden, Posterior, Solution
+from sdebnn.processes import OU, DriftNet, Point, Weights
+
+
+class HyperODEBlock(eqx.Module):
+    """A field whose weights start at a trained w_0 and follow a learned drift over depth: an ``SDEBlock``'s skeleton.
+
+    ``drift`` gives the widths of the net that moves them, which starts at zero: then this is an ``ODEBlock``.
+    """
+
+    field: Any
+    weights: Standardised
+    value: Weights
+    drift: DriftNet
+    solver: FixedGrid
+
+    def __init__(
+        self, module: Any, *, drift: Sequence[int] = (32, 32), solver: FixedGrid = FixedGrid(), key: PRNGKeyArray
+    ):
+        arrays, self.field = eqx.partition(module, eqx.is_inexact_array)
+        self.weights = Standardised(arrays, own_scales(module))
+        self.value = self.weights.ravel(arrays)
+        self.drift = DriftNet(self.weights.size, drift, key=key)
+        self.solver = solver
+
+    def path(self) -> tuple[Float[Array, "time weight"], tuple[Float[Array, "step weight"], ...]]:
+        """The weights at every grid point, and those that carry the hidden units through each step."""
+        process = Posterior(OU(rate=0.0), self.drift, Point(self.value))
+        noise = self.solver.noise(self.weights.size, self.value.dtype, key=jax.random.key(0))
+        w, stages = self.solver.drive(process, self.value, jax.tree.map(jnp.zeros_like, noise))
+        return w, stages.weights
+
+    def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
+        return self.solve(h, key=key)[:2]
+
+    def solve(self, h: Hidden, *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The hidden states at depth 1; whatever the key, and with no KL."""
+        return carried(self, self.path()[1], h, rough)

@@ -1,0 +1,100 @@
+"""ResNet32, pre-activation and without batch norm:   h <- h + conv(tanh(conv(tanh(h)))),   three scales of 5 blocks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.checks import check_callable, check_count, check_counts, check_key
+from sdebnn.convolutions import TimeConvLayer
+
+Images = Float[Array, "*lead height width channel"]
+
+
+class Residual(eqx.Module):
+    """Two convolutions beside the identity; the first may halve the image and widen it, the second starts at zero."""
+
+    first: TimeConvLayer
+    second: TimeConvLayer
+
+    def __init__(self, in_channels: int, channels: int, *, halve: bool, key: PRNGKeyArray):
+        one, two = jax.random.split(key)
+        self.first = TimeConvLayer(in_channels, channels, move="down" if halve else "same", time=False, key=one)
+        last = TimeConvLayer(channels, channels, time=False, key=two)
+        # Without batch norm thirty layers of random sums would drown the image: at first each block is the identity.
+        self.second = eqx.tree_at(lambda layer: layer.kernel, last, jnp.zeros_like(last.kernel))
+
+    def __call__(self, h: Images, activation: Callable[[Array], Array]) -> Images:
+        change = self.second(0.0, activation(self.first(0.0, activation(h))))
+        if self.first.move == "down":
+            h = h[..., ::2, ::2, :]
+        more = change.shape[-1] - h.shape[-1]
+        return jnp.pad(h, [(0, 0)] * (h.ndim - 1) + [(0, more)]) + change
+
+
+class ResNet(eqx.Module):
+    """Images to logits through 6 ``blocks`` + 2 layers: 32 of them for 5 blocks at each of three widths.
+
+    ``widths`` are the channels at each scale; between scales the image is halved, and the identity beside it subsampled
+    and filled up with zeros. The head is linear in the mean of each channel.
+    """
+
+    batched: ClassVar[bool] = True
+    stem: TimeConvLayer
+    heads: tuple[Residual, ...]  # the first block of each scale
+    tails: tuple[Residual, ...]  # the others, stacked: one loop runs them, and one program compiles
+    head: eqx.nn.Linear
+    activation: Callable[[Array], Array]
+
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        *,
+        widths: Sequence[int] = (16, 32, 64),
+        blocks: int = 5,
+        activation: Callable[[Array], Array] = jnp.tanh,
+        key: PRNGKeyArray,
+    ):
+        check_count("in_channels", in_channels)
+        check_count("classes", classes, least=2)
+        check_counts("widths", widths)
+        check_count("blocks", blocks, least=2)
+        check_callable("activation", activation, "jnp.tanh")
+        check_key(key)
+        stem_key, head_key, *keys = jax.random.split(key, 2 + 2 * len(widths))
+        self.stem = TimeConvLayer(in_channels, widths[0], time=False, key=stem_key)
+        before = (widths[0], *widths[:-1])
+        self.heads = tuple(
+            Residual(m, n, halve=i > 0, key=k)
+            for i, (m, n, k) in enumerate(zip(before, widths, keys[: len(widths)], strict=True))
+        )
+
+        def tail(width: int, key: PRNGKeyArray) -> Any:
+            make = eqx.filter_vmap(lambda k: Residual(width, width, halve=False, key=k))
+            return make(jax.random.split(key, blocks - 1))
+
+        self.tails = tuple(tail(n, k) for n, k in zip(widths, keys[len(widths) :], strict=True))
+        self.head = eqx.nn.Linear(widths[-1], classes, key=head_key)
+        self.activation = activation
+
+    def features(self, x: Images) -> Float[Array, "*lead feature"]:
+        """What the head sees: the mean over the pixels of each channel."""
+        h = self.stem(0.0, x)
+        for first, others in zip(self.heads, self.tails, strict=True):
+            h = first(h, self.activation)
+            arrays, rest = eqx.partition(others, eqx.is_inexact_array)
+
+            def step(h: Array, arrays: Any, rest: Any = rest) -> tuple[Array, None]:
+                return eqx.combine(arrays, rest)(h, self.activation), None
+
+            h, _ = lax.scan(step, h, arrays)
+        return self.activation(h).mean((-3, -2))
+
+    def __call__(self, x: Images) -> Float[Array, "*lead class"]:
+        out = self.features(x) @ self.head.weight.T
+        return out + self.head.bias if self.head.bias is not None else out

@@ -1,0 +1,48 @@
+"""A model as a function of one vector: its weights, standardised by their fan-in."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from sdebnn.fields import Standardised, own_scales
+from sdebnn.models import as_model
+from sdebnn.processes import Weights
+
+
+class Weighted(eqx.Module):
+    """All of a model but its weights. Called with a vector of these, it is the model again."""
+
+    rest: Any
+    weights: Standardised
+
+    @staticmethod
+    def of(model: Any) -> tuple["Weighted", Weights]:
+        """A model, or a module of one example, taken apart; and the weights it has now."""
+        model = as_model(model)
+        arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+        if not jax.tree.leaves(arrays):
+            name = type(getattr(model, "module", model)).__name__
+            raise ValueError(f"{name} holds no floating-point array: there are no weights to infer.")
+        weights = Standardised(arrays, own_scales(model))
+        return Weighted(rest, weights), weights.ravel(arrays)
+
+    def __call__(self, w: Weights) -> Any:
+        return eqx.combine(self.weights.unravel(w), self.rest)
+
+
+class Held(eqx.Module):
+    """Numbers that belong to a model but are not trained: kept as bits, which no gradient and no optimiser reaches."""
+
+    bits: Int[Array, "..."]
+
+    def __init__(self, value: Float[Array, "..."]):
+        self.bits = lax.bitcast_convert_type(value, jnp.int64 if value.dtype == jnp.float64 else jnp.int32)
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        """The numbers."""
+        return lax.bitcast_convert_type(self.bits, jnp.float64 if self.bits.dtype == jnp.int64 else jnp.float32)
