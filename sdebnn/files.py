@@ -6,6 +6,7 @@ known, and a SHA-256 of its own. The second is written last: where it is, the pa
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import zlib
@@ -40,6 +41,13 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(folder)  # the new name, too, outlives a power cut
     finally:
         os.close(folder)
+
+
+def save_array(path: Path, array: Any) -> None:
+    """Write an array as a .npy file, whole or not at all."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(array))
+    write_whole(path, file.getvalue())
 
 
 def fingerprint(*arrays: Any) -> str:

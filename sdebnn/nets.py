@@ -38,6 +38,7 @@ def paper_net(
     solver: Solver | None = None,
     kl: Estimator = "analytic",
     deterministic: Sequence[int] = (),
+    block: Callable[[TimeConv, PRNGKeyArray], Any] | None = None,
     mean_field_head: bool = False,
     mean: Sequence[float] = (0.5,),
     std: Sequence[float] = (0.25,),
@@ -47,7 +48,8 @@ def paper_net(
     """The paper's net: ``augment`` zero channels, blocks of ``TimeConv``, an invertible squeeze between scales.
 
     ``blocks=(1,)`` is its MNIST net, ``(2, 2, 2)`` its CIFAR-10 net: so many blocks at each scale. ``deterministic``
-    numbers the blocks, from 0, that are ODEs. ``mean`` and ``std`` standardise the pixels, as shares of 255. Without a
+    numbers the blocks, from 0, that are ODEs; ``block`` makes the others of a field and a key, if they are not to be
+    those of ``bayesianize`` with the arguments given here. ``mean`` and ``std`` standardise the pixels, as shares of 255. Without a
     ``solver``, 20 steps of Euler's, in the form that suits this machine.
     """
     solver = solver or euler(20)
@@ -71,6 +73,8 @@ def paper_net(
             field = TimeConv(channels, (width,) * 3, compute=compute, key=field_key)
             if sum(blocks) - len(keys) - 1 in deterministic:
                 layers.append(_ode(field, solver))
+            elif block is not None:
+                layers.append(block(field, drift_key))
             else:
                 layers.append(
                     bayesianize(field, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=drift_key)

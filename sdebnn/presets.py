@@ -53,7 +53,7 @@ def paper(data: DataSet, inferred: bool) -> Preset:
     √fan-in: 4e-2 on MNIST is chosen on the validation part, 1.7e-2 on CIFAR-10 is untried. The average of parameters is
     ours. Its code multiplies the KL by 1e-3; here the weight is 1, unless told.
     """
-    shape, looks = _looks(data)
+    shape, looks = looks_of(data)
     large = shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0
     net = partial(
         paper_net,
@@ -79,7 +79,7 @@ def ours(data: DataSet, inferred: bool) -> Preset:
 
     Inferring all of w_0 costs more nats than it saves on these data sets: the bound prefers blocks that do nothing.
     """
-    shape, looks = _looks(data)
+    shape, looks = looks_of(data)
     photos = shape[2] > 1
     steps = 4 if inferred else 8
     net = partial(
@@ -110,7 +110,7 @@ def ours(data: DataSet, inferred: bool) -> Preset:
 
 def small(data: DataSet, inferred: bool) -> Preset:
     """Small images, such as 8 by 8 pixels, on a processor within minutes."""
-    shape, looks = _looks(data)
+    shape, looks = looks_of(data)
     net = partial(
         our_net, shape, len(data.classes or ()), channels=(16, 32), gain=4.0, prior=OU(sigma=0.2),
         inferred=(1,) if inferred else (), solver=FixedGrid(4, unroll=1, at_once=16), compute="float32", **looks,
@@ -197,7 +197,7 @@ def _share(name: str) -> float:
     return {"drift": 0.1, "scale": 0.1, "shift": 0.1, "bias": 0.1, "log_std": 0.5}.get(name, 1.0)
 
 
-def _looks(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, ...]]]:
+def looks_of(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, ...]]]:
     """The shape of an image, and the mean and spread of each channel, as shares of 255."""
     if data.train.x.dtype != np.uint8:
         raise ValueError(f"{data.name} has images of {data.train.x.dtype}: save them as bytes, uint8, 0 to 255.")

@@ -1,7 +1,7 @@
 """Exact answers, by brute force or quadrature, with NumPy and SciPy alone: nothing here imports sdebnn."""
 
 import numpy as np
-from scipy import integrate, stats
+from scipy import integrate, spatial, special, stats
 
 
 def ou_moments(rate: float, mean: float, sigma: float, w0: float, t: float) -> tuple[float, float]:
@@ -57,3 +57,84 @@ def normal_kl(mean_q: float, std_q: float, mean_p: float, std_p: float) -> float
     q, p = stats.norm(mean_q, std_q), stats.norm(mean_p, std_p)
     low, high = mean_q - 12 * std_q, mean_q + 12 * std_q
     return integrate.quad(lambda w: q.pdf(w) * (q.logpdf(w) - p.logpdf(w)), low, high, epsabs=1e-12)[0]
+
+
+def mixture_kl(mean: float, std: float, share: float, wide: float, narrow: float) -> float:
+    """KL by quadrature from a normal to a mixture of two normals around zero."""
+    q, p_wide, p_narrow = stats.norm(mean, std), stats.norm(0, wide), stats.norm(0, narrow)
+
+    def log_p(w):
+        return np.logaddexp(np.log(share) + p_wide.logpdf(w), np.log1p(-share) + p_narrow.logpdf(w))
+
+    low, high = mean - 12 * std, mean + 12 * std
+    kinks = [w for w in (-5 * narrow, 0.0, 5 * narrow) if low < w < high] or None
+    return integrate.quad(lambda w: q.pdf(w) * (q.logpdf(w) - log_p(w)), low, high, points=kinks, limit=500)[0]
+
+
+def gaussian_posterior(mean, cov, design, noise: float, y) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and covariance of w given y = design w + noise, and log p(y), where w is normal beforehand."""
+    law = design @ cov @ design.T + noise**2 * np.eye(len(y))
+    gain = np.linalg.solve(law, design @ cov).T
+    evidence = stats.multivariate_normal.logpdf(y, design @ mean, law)
+    return mean + gain @ (y - design @ mean), cov - gain @ design @ cov, float(evidence)
+
+
+def random_start(a: np.ndarray, b: np.ndarray, sigma: float, std0: float) -> tuple[np.ndarray, np.ndarray]:
+    """Joint mean and covariance of w_0..w_n of an Euler chain that starts from N(0, std0²)."""
+    mean, cov = euler_chain(a, b.copy(), sigma, 0.0)
+    # the chain is linear in where it starts
+    slope = np.concatenate([[1.0], euler_chain(a, b.copy(), sigma, 1.0)[0] - mean])
+    noise = np.zeros((len(slope), len(slope)))
+    noise[1:, 1:] = cov
+    return np.concatenate([[0.0], mean]), noise + std0**2 * np.outer(slope, slope)
+
+
+def kernel(name: str, a: np.ndarray, b: np.ndarray, length: float, amplitude: float) -> np.ndarray:
+    """The covariance of a Gaussian process between two sets of points."""
+    r = spatial.distance.cdist(a, b) / length
+    shape = {
+        "rbf": np.exp(-(r**2) / 2),
+        "matern32": (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
+        "matern52": (1 + np.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-np.sqrt(5) * r),
+    }[name]
+    return amplitude**2 * shape
+
+
+def _split(chains: np.ndarray) -> np.ndarray:
+    """Each chain as two: "chain draw"."""
+    half = chains.shape[1] // 2
+    return np.concatenate([chains[:, :half], chains[:, -half:]])
+
+
+def _rank_normal(chains: np.ndarray) -> np.ndarray:
+    ranks = stats.rankdata(chains, method="average").reshape(chains.shape)
+    return special.ndtri((ranks - 3 / 8) / (chains.size + 1 / 4))
+
+
+def rhat(chains: np.ndarray) -> float:
+    """R-hat of one quantity, rank-normalised, split, and the larger of bulk and tail (Vehtari et al. 2021)."""
+
+    def plain(chains):
+        n = chains.shape[1]
+        between, within = n * chains.mean(1).var(ddof=1), chains.var(1, ddof=1).mean()
+        return np.sqrt((between / within + n - 1) / n)
+
+    split = _split(chains)
+    folded = np.abs(split - np.median(split))
+    return max(plain(_rank_normal(split)), plain(_rank_normal(folded)))
+
+
+def effective_size(chains: np.ndarray) -> float:
+    """How many independent draws the mean of "chain draw" is worth, by Geyer's initial positive sequence."""
+    m, n = chains.shape
+    centred = chains - chains.mean(1, keepdims=True)
+    lags = [np.mean(np.sum(centred[:, : n - k] * centred[:, k:], axis=1)) / n for k in range(n)]
+    variance = lags[0] * n / (n - 1)
+    total = variance * (n - 1) / n + chains.mean(1).var(ddof=1)
+    rho = 1 - (variance - np.array(lags) * n / (n - 1)) / total
+    time = 0.0
+    for pair in rho[: n // 2 * 2].reshape(-1, 2).sum(1):
+        if pair < 0:
+            break
+        time += 2 * pair
+    return m * n / max(time - 1, 1 / np.log10(m * n))

@@ -40,20 +40,21 @@ class ResNet(eqx.Module):
     """Images to logits through 6 ``blocks`` + 2 layers: 32 of them for 5 blocks at each of three widths.
 
     ``widths`` are the channels at each scale; between scales the image is halved, and the identity beside it subsampled
-    and filled up with zeros. The head is linear in the mean of each channel.
+    and filled up with zeros. The head is linear in the mean of each channel; without ``classes`` there is none, and
+    these means are the outcome.
     """
 
     batched: ClassVar[bool] = True
     stem: TimeConvLayer
     heads: tuple[Residual, ...]  # the first block of each scale
     tails: tuple[Residual, ...]  # the others, stacked: one loop runs them, and one program compiles
-    head: eqx.nn.Linear
+    head: eqx.nn.Linear | None
     activation: Callable[[Array], Array]
 
     def __init__(
         self,
         in_channels: int,
-        classes: int,
+        classes: int | None,
         *,
         widths: Sequence[int] = (16, 32, 64),
         blocks: int = 5,
@@ -61,7 +62,8 @@ class ResNet(eqx.Module):
         key: PRNGKeyArray,
     ):
         check_count("in_channels", in_channels)
-        check_count("classes", classes, least=2)
+        if classes is not None:
+            check_count("classes", classes, least=2)
         check_counts("widths", widths)
         check_count("blocks", blocks, least=2)
         check_callable("activation", activation, "jnp.tanh")
@@ -79,7 +81,7 @@ class ResNet(eqx.Module):
             return make(jax.random.split(key, blocks - 1))
 
         self.tails = tuple(tail(n, k) for n, k in zip(widths, keys[len(widths) :], strict=True))
-        self.head = eqx.nn.Linear(widths[-1], classes, key=head_key)
+        self.head = None if classes is None else eqx.nn.Linear(widths[-1], classes, key=head_key)
         self.activation = activation
 
     def features(self, x: Images) -> Float[Array, "*lead feature"]:
@@ -95,6 +97,8 @@ class ResNet(eqx.Module):
             h, _ = lax.scan(step, h, arrays)
         return self.activation(h).mean((-3, -2))
 
-    def __call__(self, x: Images) -> Float[Array, "*lead class"]:
-        out = self.features(x) @ self.head.weight.T
-        return out + self.head.bias if self.head.bias is not None else out
+    def __call__(self, x: Images) -> Float[Array, "*lead outcome"]:
+        features = self.features(x)
+        if self.head is None:
+            return features
+        return features @ self.head.weight.T + self.head.bias  # pyright: ignore[reportOperatorIssue]

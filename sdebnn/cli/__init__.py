@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sdebnn import __version__
-from sdebnn.cli import checking, data, demo, runs
+from sdebnn.cli import checking, compare, data, demo, runs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,7 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Infinitely deep Bayesian neural networks.",
 )
-for command in (demo.demo, runs.train, runs.evaluate, runs.predict, checking.info):
+for command in (demo.demo, runs.train, runs.evaluate, runs.predict, compare.compare, checking.info):
     app.command()(command)
 app.command("verify")(checking.verify_command)
 app.add_typer(data.app, name="data")

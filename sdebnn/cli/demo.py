@@ -1,10 +1,7 @@
 """``sdebnn demo``: a regression in under a minute, its pictures and metrics."""
 
-import importlib.util
-import io
 import json
 import platform
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +14,7 @@ import typer
 
 from sdebnn import __version__
 from sdebnn.checks import check_count
-from sdebnn.cli.common import key_of
+from sdebnn.cli.common import key_of, prepare_pictures, pyplot, save_picture
 from sdebnn.contract import draw_keys
 from sdebnn.data import toy
 from sdebnn.files import write_whole
@@ -36,7 +33,7 @@ def demo(
     """Fit a one-dimensional regression, and show what the model knows and where it stops knowing."""
     check_count("epochs", epochs)
     keys = jax.random.split(key_of(seed), 7)
-    _prepare(out)
+    prepare_pictures(out)
     x, y = toy.wave(200, key=keys[0])
     model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
     kl_weight, start = 1.0, time.perf_counter()
@@ -64,15 +61,6 @@ def demo(
     )
 
 
-def _prepare(out: Path) -> None:
-    """Find out before the long work whether its pictures can be drawn and its files written."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass
-
-
 def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
     """The predictive standard deviation inside the data's range, and one width of it outside, the smaller side."""
     low, high = toy.WAVE_RANGE
@@ -86,12 +74,9 @@ def _spread(model: Any, likelihood: Any, *, key: jax.Array) -> dict[str, float]:
 
 def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Array, *, key: jax.Array) -> None:
     """predictive.png (prior and posterior) and trajectories.png (hidden states over depth)."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
     from sdebnn import plots
+
+    plt = pyplot()
 
     grid = jnp.linspace(-6, 6, 161)[:, None]
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
@@ -109,7 +94,7 @@ def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Ar
     panels[1].plot(grid[:, 0], toy.wave_mean(grid[:, 0]), "--", color="#555", linewidth=1, label="truth")
     panels[1].legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
     panels[1].set_ylim(-4, 4)
-    _save(figure, out / "predictive.png")
+    save_picture(figure, out / "predictive.png")
 
     inputs = jnp.linspace(*toy.WAVE_RANGE, 6)[:, None]
     block = model.layers[1]
@@ -123,7 +108,7 @@ def _pictures(out: Path, model: SDEBNN, likelihood: Any, x: jax.Array, y: jax.Ar
     for axes, law, title in zip(panels, (still, model), titles, strict=True):
         plots.trajectories(axes, block.solver.times(), _read_out(law, inputs, draws=200, key=key))
         plots.plain(axes, title, "depth t", "hidden state, as the output reads it" if axes is panels[0] else "")
-    _save(figure, out / "trajectories.png")
+    save_picture(figure, out / "trajectories.png")
 
 
 def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
@@ -136,9 +121,3 @@ def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax
         return jax.vmap(lambda h: head(h, key=key)[0][:, 0])(states)
 
     return jax.jit(jax.vmap(one))(draw_keys(key, draws))
-
-
-def _save(figure: Any, path: Path) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=160, format="png")
-    write_whole(path, picture.getvalue())

@@ -1,11 +1,6 @@
 """``sdebnn train``, ``evaluate``, ``predict``: runs, from a name to a calibrated model."""
 
-import io
 import json
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +9,9 @@ import typer
 
 from sdebnn import runs
 from sdebnn.checks import check_array
-from sdebnn.cli.common import key_of
+from sdebnn.cli.common import key_of, plain_warnings
 from sdebnn.data import formats
-from sdebnn.files import write_whole
+from sdebnn.files import save_array
 from sdebnn.likelihoods import Categorical
 from sdebnn.predict import predict as draws_of
 
@@ -50,7 +45,7 @@ def train(
     settings = runs.Settings(data, preset, inferred, seed, epochs, kl_weight, validation, patience)
     if memory_limit < 1:
         raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")
-    with _plain_warnings():
+    with plain_warnings():
         result = runs.train(
             settings, out, resume=resume, draws=draws, monitor=monitor, save_every=save_every,
             memory_limit=memory_limit * 2**20, tensorboard=tensorboard,
@@ -67,7 +62,7 @@ def evaluate(
 ) -> None:
     """Score a run's model on the test part of its data."""
     made, model, likelihood = runs.open_run(run, best=best)
-    with _plain_warnings():
+    with plain_warnings():
         scores = runs.score(made, model, likelihood, draws, steps)
     _say({**scores, "draws": draws}, as_json)
 
@@ -88,7 +83,7 @@ def predict(
     if made.data.train.x.dtype == np.uint8 != x.dtype:
         raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
     x = x if x.dtype == np.uint8 else np.asarray(x, np.float32)
-    with _plain_warnings():
+    with plain_warnings():
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     centers = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):
@@ -97,9 +92,7 @@ def predict(
         noise = np.asarray(likelihood.variance(samples)).mean(0)
         table = np.concatenate([centers.mean(0), np.sqrt(centers.var(0) + noise)], axis=1)
         meaning = "the mean of each target, then its standard deviation"
-    file = io.BytesIO()
-    np.save(file, table)
-    write_whole(out, file.getvalue())
+    save_array(out, table)
     print(f"{out}: {table.shape[0]} rows of {table.shape[1]}, {meaning}.")
 
 
@@ -109,14 +102,3 @@ def _say(result: dict[str, Any], as_json: bool) -> None:
         return
     for name, value in result.items():
         print(f"{name:16}{value:.5g}" if isinstance(value, float) else f"{name:16}{value}")
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Warnings as one line each."""
-    before = warnings.showwarning
-    warnings.showwarning = lambda message, *_, **__: print(f"sdebnn: {message}", file=sys.stderr)
-    try:
-        yield
-    finally:
-        warnings.showwarning = before

@@ -1,0 +1,126 @@
+"""``sdebnn compare``: every system of the paper's tables on one data set, in one table and, on a line, one picture."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+
+from sdebnn import runs
+from sdebnn.cli.common import key_of, plain_warnings, prepare_pictures, pyplot, save_picture
+from sdebnn.compare import Comparison
+from sdebnn.data import DataSet, Part, toy
+
+COLUMNS = {  # of a table, if the rows have it: its heading and how a number is written
+    "accuracy": ("accuracy", "{:.2%}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"), "ece": ("ECE", "{:.2%}"),
+    "brier": ("Brier", "{:.4f}"), "coverage_95": ("coverage", "{:.1%}"), "kl": ("KL", "{:.1f}"),
+    "kl_weight": ("weight", "{:g}"), "draws": ("draws", "{:d}"), "parameters": ("parameters", "{:d}"),
+    "seconds": ("seconds", "{:.1f}"),
+}  # fmt: skip
+
+
+def compare(
+    data: Annotated[str, typer.Option(help="digits, toy, or any that sdebnn train takes.")],
+    out: Annotated[Path, typer.Option(help="The folder for compare.json and pictures.")] = Path("comparison"),
+    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be given again.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that are not done.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
+    kl_weight: Annotated[float | None, typer.Option(help="Instead of each row's own; 1 is the ELBO.")] = None,
+    seed: Annotated[int, typer.Option(help="Names the data, the nets, the order and the draws.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Train every system of the paper's tables on a data set, one after the other, and set them side by side."""
+    key_of(seed)
+    table = Comparison(
+        _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, kl_weight=kl_weight, resume=resume
+    )
+    if table.task.on_a_line:
+        prepare_pictures(out)
+    console, wanted = Console(stderr=True, highlight=False), len(table.rows)
+    console.print(f"{wanted} rows on {table.settings['examples']} examples; each is kept in {table.file} as it ends.")
+    with plain_warnings():
+        for scores in table.run():
+            console.print(f"[bold]{scores['name']}[/]: {_line(scores)}  ({len(table.done)} of {wanted})")
+    if table.task.on_a_line:
+        _picture(table, out / "posteriors.png")
+    if as_json:
+        print(json.dumps({"settings": table.settings, "rows": table.in_order()}))
+    else:
+        _print(table.in_order())
+        if table.task.on_a_line:
+            print(f"Look at {out / 'posteriors.png'}: all posteriors, with the exact Gaussian process beside them.")
+
+
+def _data(name: str, seed: int) -> DataSet:
+    """The data set of a name; ``toy`` is a hundred points of the demo's regression."""
+    if name != "toy":
+        return runs.load_data(name, seed)
+    keys = jax.random.split(jax.random.fold_in(key_of(seed), 3))
+    train, test = (Part(*map(np.asarray, toy.wave(n, key=k))) for n, k in zip((100, 400), keys, strict=True))
+    return DataSet("toy", train, test, None)
+
+
+def _line(scores: dict[str, Any]) -> str:
+    """A row in words."""
+    wanted = ("accuracy", "rmse", "nll", "ece", "coverage_95", "seconds")
+    parts = [f"{COLUMNS[name][0]} {COLUMNS[name][1].format(scores[name])}" for name in wanted if name in scores]
+    return ", ".join(parts)
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """The table."""
+    names = [name for name in COLUMNS if any(name in row for row in rows)]
+    width = max(len(row["name"]) for row in rows)
+    cells = [[COLUMNS[name][1].format(row[name]) for name in names] for row in rows]
+    widths = [max(len(COLUMNS[name][0]), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    heads = "  ".join(f"{COLUMNS[name][0]:>{wide}}" for name, wide in zip(names, widths, strict=True))
+    print(f"{'':{width}}  {heads}")
+    for row, line in zip(rows, cells, strict=True):
+        numbers = "  ".join(f"{cell:>{wide}}" for cell, wide in zip(line, widths, strict=True))
+        print(f"{row['name']:{width}}  {numbers}")
+    for row in rows:
+        if row["chains"] is not None:
+            chains = row["chains"]
+            print(
+                f"{row['name']}: R-hat {chains['rhat_outputs']:.3f} over outputs, {chains['rhat_weights']:.3f} over "
+                f"weights; effective sample size {chains['ess_outputs']:.0f} and {chains['ess_weights']:.0f}; "
+                f"{chains['divergences']} divergences."
+            )
+
+
+def _picture(table: Comparison, file: Path) -> None:
+    """All posteriors, one panel each; the 95 % interval of the exact Gaussian process is dashed in every one."""
+    from sdebnn import plots
+
+    plt, scale, x = pyplot(), table.task.scale, table.points()
+    assert scale is not None
+    seen = np.asarray(table.task.train.x)[:, 0] * scale.x_scale[0] + scale.x_shift[0]
+    y = np.asarray(table.task.train.y)[:, 0] * scale.y_scale + scale.y_shift[0]
+    rows = table.in_order()
+    across = min(5, len(rows))
+    down = -(-len(rows) // across)
+    size = (3.3 * across, 2.6 * down)
+    figure, panels = plt.subplots(
+        down, across, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    exact = table.curve("GP (exact)")
+    for axes in panels.flat[len(rows) :]:
+        axes.set_visible(False)
+    for axes, row in zip(panels.flat, rows, strict=False):
+        curve = table.curve(row["name"])
+        if curve is not None:
+            plots.bands(axes, x, curve[0])
+            plots.draws(axes, x, curve[1][:5])
+        if exact is not None:
+            for bound in np.quantile(exact[0], [0.025, 0.975], axis=0):
+                axes.plot(x, bound, "--", color="#333", linewidth=0.8, zorder=3)
+        plots.observations(axes, seen, y)
+        plots.plain(axes, row["name"], "")
+        axes.tick_params(labelsize=8)
+    middle, half = (y.max() + y.min()) / 2, (y.max() - y.min()) * 1.6
+    panels[0, 0].set_ylim(middle - half, middle + half)
+    save_picture(figure, file)
+    plt.close(figure)

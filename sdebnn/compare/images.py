@@ -1,0 +1,167 @@
+"""Classes of images: the rows of the paper's Table 1, and what people use instead.
+
+Each net is the paper's ResNet32 or its continuous-depth net (one block, or 2-2-2 with squeezes between), with another
+law of its weights. All are trained alike: Adam along a cosine, batches of 64 (128 for images of 16 pixels and more), and
+the paper's KL weight, 1e-3. Rates differ by what is trained: standardised weights take ten times that of raw ones.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jaxtyping import PRNGKeyArray
+
+from sdebnn.baselines import (
+    HMC,
+    Ensemble,
+    Hypernet,
+    HyperODEBlock,
+    LastLayerLaplace,
+    MCDropout,
+    MeanField,
+    ODEBlock,
+    PartlyRandom,
+    ResNet,
+    TemperatureScaled,
+    bayes_by_backprop,
+    bbvi,
+)
+from sdebnn.compare.rows import Row
+from sdebnn.convolutions import Pixels, TimeConv
+from sdebnn.data import DataSet
+from sdebnn.integrate import FixedGrid
+from sdebnn.models import SDEBNN, Deterministic, bayesianize
+from sdebnn.nets import euler, paper_net
+from sdebnn.presets import looks_of
+from sdebnn.processes import OU, Normal, Point
+
+KL_WEIGHT = 1e-3
+MEMBERS = 4
+
+
+class Size(NamedTuple):
+    """How large the nets are, for images of some size."""
+
+    widths: tuple[int, int, int]  # of the ResNet
+    blocks: tuple[int, ...]  # of continuous depth, at each scale
+    width: int  # of their fields
+    drift: tuple[int, ...]
+    grid: FixedGrid
+    batch: int
+    epochs: int
+
+
+def size_of(shape: tuple[int, int, int]) -> Size:
+    """The paper's sizes; for images of less than 16 pixels, what two cores train in half a minute."""
+    if min(shape[:2]) < 16:
+        return Size((8, 16, 32), (1,), 16, (1, 64, 1), FixedGrid(10, unroll=1, at_once=16), 64, 20)
+    if shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0:
+        return Size((16, 32, 64), (2, 2, 2), 64, (2, 128, 2), euler(20), 128, 500)
+    return Size((16, 32, 64), (1,), 32, (1, 64, 1), euler(20), 128, 100)
+
+
+def rows(data: DataSet) -> list[Row]:
+    """Every row that applies to images of classes. (An exact Gaussian process does not: its likelihood is normal.)"""
+    nets = _Nets(data)
+    plain = {"epochs": nets.size.epochs, "batch_size": nets.size.batch, "draws": 1, "draws_at_once": 1}
+    raw, standardised = {**plain, "learning_rate": 2e-3}, {**plain, "learning_rate": 2e-2}
+    bayes = {**standardised, "kl_weight": KL_WEIGHT}
+    field, key_only = nets.field, nets.resnet
+    return [
+        Row("ResNet32", key_only, raw),
+        Row("ODEnet", partial(field, nets.ode), standardised),
+        Row("HyperODEnet", partial(field, nets.hyper), standardised),
+        Row("MFVI ResNet32", lambda key: MeanField(nets.resnet(key)), bayes, 16),
+        Row("MFVI ODEnet (Bayesian neural ODE)", lambda key: MeanField(field(nets.ode, key)), bayes, 16),
+        Row("MFVI HyperODEnet", lambda key: MeanField(field(nets.hyper, key)), bayes, 16),
+        Row("Bayes by Backprop", lambda key: bayes_by_backprop(nets.resnet(key)), bayes, 16),
+        Row(
+            "Bayesian hypernet",
+            lambda key: Hypernet(field(nets.ode, key), key=key),
+            {**bayes, "learning_rate": 5e-3},
+            16,
+        ),
+        Row("BBVI for SDEs", partial(field, nets.gaussian), bayes, 16),
+        Row("SDE-BNN", partial(field, partial(nets.sde, Point, "analytic")), bayes, 16),
+        Row("SDE-BNN + STL", partial(field, partial(nets.sde, Point, "stl")), bayes, 16),
+        Row("SDE-BNN, w0 inferred", partial(field, partial(nets.sde, _inferred, "analytic")), bayes, 16),
+        Row("SDE-BNN, w0 inferred + STL", partial(field, partial(nets.sde, _inferred, "stl")), bayes, 16),
+        Row("SDE-BNN, random to depth 1/2", partial(field, nets.half), bayes, 16),
+        Row("SDE-BNN, random in one layer", partial(field, nets.one_layer), bayes, 16),
+        Row("Deep Ensemble", nets.ensemble, {**raw, "draws": MEMBERS}, MEMBERS),
+        Row("HMC", nets.hmc, {**bayes, "epochs": 3 * nets.size.epochs, "kl_weight": 1.0}, 100),
+        Row("Temperature scaling", lambda key: TemperatureScaled(nets.resnet(key)), raw),
+        Row("Laplace (last layer)", nets.laplace, raw, 16),
+        Row("MC dropout", lambda key: MCDropout(nets.resnet(key), 0.1), {**raw, "kl_weight": KL_WEIGHT}, 16),
+    ]
+
+
+def _inferred(w: Any) -> Normal:
+    return Normal(w, 0.05)
+
+
+class _Nets:
+    """The nets for one data set, as functions of a key."""
+
+    def __init__(self, data: DataSet):
+        self.shape, self.looks = looks_of(data)
+        self.classes = len(data.classes or ())
+        self.size = size_of(self.shape)
+
+    def pixels(self) -> Deterministic:
+        return Deterministic(Pixels(self.shape, self.looks["mean"], self.looks["std"]))
+
+    def resnet(self, key: PRNGKeyArray) -> SDEBNN:
+        body, head = jax.random.split(key)
+        features = ResNet(self.shape[2], None, widths=self.size.widths, key=body)
+        linear = eqx.nn.Linear(self.size.widths[-1], self.classes, key=head)
+        return SDEBNN((self.pixels(), Deterministic(features), Deterministic(linear)))
+
+    def field(self, block: Callable[[TimeConv, PRNGKeyArray], Any], key: PRNGKeyArray) -> SDEBNN:
+        """The paper's net of continuous depth, its fields made into blocks of one kind."""
+        size = self.size
+        return paper_net(
+            self.shape, self.classes, blocks=size.blocks, width=size.width, solver=size.grid, block=block, key=key,
+            **self.looks,
+        )  # fmt: skip
+
+    def ode(self, field: TimeConv, key: PRNGKeyArray) -> ODEBlock:
+        return ODEBlock(field, solver=self.size.grid)
+
+    def hyper(self, field: TimeConv, key: PRNGKeyArray) -> HyperODEBlock:
+        return HyperODEBlock(field, drift=self.size.drift, solver=self.size.grid, key=key)
+
+    def gaussian(self, field: TimeConv, key: PRNGKeyArray) -> Any:
+        return bbvi(field, solver=self.size.grid, key=key)
+
+    def sde(self, initial: Any, kl: Any, field: TimeConv, key: PRNGKeyArray, where: Any = None) -> Any:
+        return bayesianize(
+            field, where, prior=OU(sigma=0.1), drift=self.size.drift, initial=initial, solver=self.size.grid, kl=kl,
+            key=key,
+        )  # fmt: skip
+
+    def half(self, field: TimeConv, key: PRNGKeyArray) -> PartlyRandom:
+        return PartlyRandom(self.sde(Point, "analytic", field, key), 0.5)
+
+    def one_layer(self, field: TimeConv, key: PRNGKeyArray) -> Any:
+        return self.sde(Point, "analytic", field, key, where=lambda field: field.layers[1])
+
+    def ensemble(self, key: PRNGKeyArray) -> Ensemble:
+        return Ensemble([self.resnet(k) for k in jax.random.split(key, MEMBERS)])
+
+    def laplace(self, key: PRNGKeyArray) -> LastLayerLaplace:
+        body, head = jax.random.split(key)
+        features = ResNet(self.shape[2], None, widths=self.size.widths, key=body)
+        width = self.size.widths[-1]
+        return LastLayerLaplace(
+            SDEBNN((self.pixels(), Deterministic(features))), width, self.classes, prior_std=3.0, key=head
+        )
+
+    def hmc(self, key: PRNGKeyArray) -> HMC:
+        """All data at every leapfrog step: a net of one hidden layer is what two cores can sample."""
+        size = self.shape[0] * self.shape[1] * self.shape[2]
+        mlp = eqx.nn.MLP(size, self.classes, 16, 1, activation=jax.numpy.tanh, key=key)
+        net = SDEBNN((self.pixels(), Deterministic(jax.numpy.ravel), Deterministic(mlp)))
+        return HMC(net, warmup=150, draws=150, doublings=6)

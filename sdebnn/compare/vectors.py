@@ -1,0 +1,135 @@
+"""Vectors, such as a regression on a line: the posteriors of the paper's Figures 2 and 10, and what people use instead.
+
+Inputs and targets are standardised. Nets are an MLP of two hidden layers, or one field of continuous depth; the noise of
+a regression is learned with them, and the KL weight is 1: the ELBO.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sdebnn.baselines import (
+    GP,
+    HMC,
+    Ensemble,
+    Hypernet,
+    HyperODEBlock,
+    LastLayerLaplace,
+    MCDropout,
+    MeanField,
+    ODEBlock,
+    PartlyRandom,
+    TemperatureScaled,
+    bayes_by_backprop,
+    bbvi,
+)
+from sdebnn.compare.rows import Row
+from sdebnn.fields import Augment, TimeMLP
+from sdebnn.integrate import FixedGrid
+from sdebnn.models import SDEBNN, Deterministic, bayesianize
+from sdebnn.processes import OU, Normal, Point
+
+MEMBERS = 8  # as in the paper's figure
+WIDTH = 32
+STEPS = 3000
+
+
+def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> list[Row]:
+    """Every row that applies to vectors: a ResNet of convolutions does not, a Gaussian process only to regressions."""
+    nets = _Nets(x.shape[1], classes or y.shape[1])
+    batch = min(256, x.shape[0])
+    training = {
+        "epochs": max(1, STEPS * batch // x.shape[0]), "batch_size": batch, "draws": 4, "learning_rate": 1e-2,
+        "clip": 100.0,
+    }  # fmt: skip
+    plain = {**training, "draws": 1}
+    depth = nets.depth
+    gp = (
+        []
+        if classes
+        else [
+            Row(
+                "GP (exact)",
+                lambda key: GP(x, y),
+                {**plain, "epochs": 300, "batch_size": None, "learning_rate": 5e-2},
+                200,
+            )
+        ]
+    )
+    scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(nets.mlp(key)), plain)] if classes else []
+    return [
+        *gp,
+        Row("HMC", lambda key: HMC(nets.mlp(key), warmup=300, draws=300, doublings=7), training, 200),
+        Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, MEMBERS),
+        Row("MFVI", lambda key: MeanField(nets.mlp(key)), training, 200),
+        Row("Bayes by Backprop", lambda key: bayes_by_backprop(nets.mlp(key)), training, 200),
+        Row("Bayesian hypernet", lambda key: Hypernet(nets.mlp(key), key=key), {**training, "learning_rate": 5e-3}, 200),
+        Row("MC dropout", lambda key: MCDropout(nets.mlp(key), 0.1), training, 200),
+        Row("Laplace (last layer)", nets.laplace, plain, 200),
+        *scaled,
+        Row("ODEnet", partial(depth, nets.ode), plain),
+        Row("HyperODEnet", partial(depth, nets.hyper), plain),
+        Row("MFVI ODEnet", lambda key: MeanField(depth(nets.ode, key)), training, 200),
+        Row("MFVI HyperODEnet", lambda key: MeanField(depth(nets.hyper, key)), training, 200),
+        Row(
+            "Bayesian neural ODE (HMC)",
+            lambda key: HMC(depth(nets.ode, key), warmup=200, draws=200, doublings=6), training, 200,
+        ),
+        Row("BBVI for SDEs", partial(depth, nets.gaussian), training, 200),
+        Row("SDE-BNN", partial(depth, partial(nets.sde, Point, "analytic")), training, 200),
+        Row("SDE-BNN + STL", partial(depth, partial(nets.sde, Point, "stl")), training, 200),
+        Row("SDE-BNN, w0 inferred", partial(depth, partial(nets.sde, Normal, "analytic")), training, 200),
+        Row("SDE-BNN, w0 inferred + STL", partial(depth, partial(nets.sde, Normal, "stl")), training, 200),
+        Row("SDE-BNN, random to depth 1/2", partial(depth, nets.half), training, 200),
+        Row("SDE-BNN, random in one layer", partial(depth, nets.one_layer), training, 200),
+    ]  # fmt: skip
+
+
+class _Nets:
+    """The nets for vectors of one size, as functions of a key."""
+
+    def __init__(self, size: int, outputs: int):
+        self.size, self.outputs = size, outputs
+        self.grid = FixedGrid(10)
+
+    def mlp(self, key: PRNGKeyArray) -> eqx.nn.MLP:
+        return eqx.nn.MLP(self.size, self.outputs, WIDTH, 2, activation=jnp.tanh, key=key)
+
+    def depth(self, block: Callable[[TimeMLP, PRNGKeyArray], Any], key: PRNGKeyArray) -> SDEBNN:
+        """The net of ``SDEBNN.mlp``, its field made into a block of some kind."""
+        field_key, block_key, head_key = jax.random.split(key, 3)
+        state = self.size + 2
+        field = TimeMLP(state, (16,), activation=jax.nn.swish, gain=2.0, key=field_key)
+        head = eqx.nn.Linear(state, self.outputs, key=head_key)
+        return SDEBNN((Deterministic(Augment(self.size, 2)), block(field, block_key), Deterministic(head)))
+
+    def ode(self, field: TimeMLP, key: PRNGKeyArray) -> ODEBlock:
+        return ODEBlock(field, solver=self.grid)
+
+    def hyper(self, field: TimeMLP, key: PRNGKeyArray) -> HyperODEBlock:
+        return HyperODEBlock(field, solver=self.grid, key=key)
+
+    def gaussian(self, field: TimeMLP, key: PRNGKeyArray) -> Any:
+        return bbvi(field, prior=OU(sigma=0.2), solver=self.grid, initial=Normal, key=key)
+
+    def sde(self, initial: Any, kl: Any, field: TimeMLP, key: PRNGKeyArray, where: Any = None) -> Any:
+        return bayesianize(field, where, prior=OU(sigma=0.2), initial=initial, solver=self.grid, kl=kl, key=key)
+
+    def half(self, field: TimeMLP, key: PRNGKeyArray) -> PartlyRandom:
+        return PartlyRandom(self.sde(Normal, "analytic", field, key), 0.5)
+
+    def one_layer(self, field: TimeMLP, key: PRNGKeyArray) -> Any:
+        return self.sde(Normal, "analytic", field, key, where=lambda field: field.layers[-1])
+
+    def ensemble(self, key: PRNGKeyArray) -> Ensemble:
+        return Ensemble([self.mlp(k) for k in jax.random.split(key, MEMBERS)])
+
+    def laplace(self, key: PRNGKeyArray) -> LastLayerLaplace:
+        body, head = jax.random.split(key)
+        features = eqx.nn.MLP(self.size, WIDTH, WIDTH, 1, activation=jnp.tanh, final_activation=jnp.tanh, key=body)
+        return LastLayerLaplace(features, WIDTH, self.outputs, prior_std=3.0, key=head)
