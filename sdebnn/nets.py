@@ -49,8 +49,8 @@ def paper_net(
 
     ``blocks=(1,)`` is its MNIST net, ``(2, 2, 2)`` its CIFAR-10 net: so many blocks at each scale. ``deterministic``
     numbers the blocks, from 0, that are ODEs; ``block`` makes the others of a field and a key, if they are not to be
-    those of ``bayesianize`` with the arguments given here. ``mean`` and ``std`` standardise the pixels, as shares of 255. Without a
-    ``solver``, 20 steps of Euler's, in the form that suits this machine.
+    those of ``bayesianize`` with the arguments given here. ``mean`` and ``std`` standardise the pixels, as shares of
+    255. Without a ``solver``, 20 steps of Euler's, in the form that suits this machine.
     """
     solver = solver or euler(20)
     channels = _checked(shape, classes, blocks, deterministic, key) + augment
@@ -72,7 +72,7 @@ def paper_net(
             field_key, drift_key = jax.random.split(keys.pop(0))
             field = TimeConv(channels, (width,) * 3, compute=compute, key=field_key)
             if sum(blocks) - len(keys) - 1 in deterministic:
-                layers.append(_ode(field, solver))
+                layers.append(ODEBlock(field, solver=solver))
             elif block is not None:
                 layers.append(block(field, drift_key))
             else:
@@ -146,7 +146,7 @@ def our_net(
                 bias_scale=0.1, still=True, compute=compute, key=field_key,
             )  # fmt: skip
             if number in deterministic:
-                layers.append(_ode(field, solver))
+                layers.append(ODEBlock(field, solver=solver))
             else:
                 law = partial(_by_layer, field, frozenset(inferred)) if inferred else Point
                 layers.append(
@@ -180,12 +180,6 @@ def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: in
 
 def _norm(channels: int) -> list[Any]:
     return [GroupNorm(channels), jax.nn.gelu]
-
-
-def _ode(field: TimeConv, solver: Solver) -> ODEBlock:
-    if not isinstance(solver, FixedGrid):
-        raise ValueError(f"a deterministic block is solved on a grid; got {type(solver).__name__}: use FixedGrid(20).")
-    return ODEBlock(field, solver=solver)
 
 
 def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Any:

@@ -9,8 +9,8 @@ import sdebnn
 ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "processes", "fields", "convolutions", "likelihoods", "metrics", "integrate", "contract",
-    "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "artifacts", "estimators", "plots",
-    "report", "verify", "cli",
+    "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "artifacts", "estimators",
+    "plots", "report", "verify", "cli",
 ]  # fmt: skip
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.baselines.odenet import carried
-from sdebnn.fields import Standardised, own_scales
+from sdebnn.baselines.odenet import carried, on_grid, taken_apart
+from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Posterior, Solution
 from sdebnn.processes import OU, DriftNet, Point, Weights
 
@@ -29,11 +29,9 @@ class HyperODEBlock(eqx.Module):
     def __init__(
         self, module: Any, *, drift: Sequence[int] = (32, 32), solver: FixedGrid = FixedGrid(), key: PRNGKeyArray
     ):
-        arrays, self.field = eqx.partition(module, eqx.is_inexact_array)
-        self.weights = Standardised(arrays, own_scales(module))
-        self.value = self.weights.ravel(arrays)
+        self.field, self.weights, self.value = taken_apart(module)
         self.drift = DriftNet(self.weights.size, drift, key=key)
-        self.solver = solver
+        self.solver = on_grid(solver)
 
     def path(self) -> tuple[Float[Array, "time weight"], tuple[Float[Array, "step weight"], ...]]:
         """The weights at every grid point, and those that carry the hidden units through each step."""

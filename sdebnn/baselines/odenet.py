@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.fields import Standardised, own_scales
-from sdebnn.integrate import FixedGrid, Hidden, Solution
+from sdebnn.integrate import FixedGrid, Hidden, Solution, Solver
 from sdebnn.models import check_field, over_batch
 from sdebnn.processes import Depth, Weights
 
@@ -24,11 +24,9 @@ class ODEBlock(eqx.Module):
     value: Weights
     solver: FixedGrid
 
-    def __init__(self, module: Any, *, solver: FixedGrid = FixedGrid()):
-        arrays, self.field = eqx.partition(module, eqx.is_inexact_array)
-        self.weights = Standardised(arrays, own_scales(module))
-        self.value = self.weights.ravel(arrays)
-        self.solver = solver
+    def __init__(self, module: Any, *, solver: Solver = FixedGrid()):
+        self.field, self.weights, self.value = taken_apart(module)
+        self.solver = on_grid(solver)
 
     def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
         return self.solve(h, key=key)[:2]
@@ -37,6 +35,22 @@ class ODEBlock(eqx.Module):
         """The hidden states at depth 1; whatever the key, and with no KL."""
         path = jnp.broadcast_to(self.value, (self.solver.steps, *self.value.shape))
         return carried(self, (path,) * self.solver.stages, h, rough)
+
+
+def taken_apart(module: Any) -> tuple[Any, Standardised, Weights]:
+    """A field without its weights, how these are standardised, and what they are now."""
+    arrays, field = eqx.partition(module, eqx.is_inexact_array)
+    if not jax.tree.leaves(arrays):
+        raise ValueError(f"{type(module).__name__} holds no floating-point array: there are no weights to train.")
+    weights = Standardised(arrays, own_scales(module))
+    return field, weights, weights.ravel(arrays)
+
+
+def on_grid(solver: Any) -> FixedGrid:
+    """A solver, unless it is not a grid."""
+    if not isinstance(solver, FixedGrid):
+        raise ValueError(f"a deterministic block is solved on a grid; got {type(solver).__name__}: use FixedGrid(20).")
+    return solver
 
 
 def carried(block: Any, stages: tuple[Float[Array, "step weight"], ...], h: Hidden, rough: bool) -> Solution:

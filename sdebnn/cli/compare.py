@@ -55,11 +55,11 @@ def compare(
 
 
 def _data(name: str, seed: int) -> DataSet:
-    """The data set of a name; ``toy`` is a hundred points of the demo's regression."""
+    """The data set of a name; ``toy`` is 200 points of the demo's regression."""
     if name != "toy":
         return runs.load_data(name, seed)
     keys = jax.random.split(jax.random.fold_in(key_of(seed), 3))
-    train, test = (Part(*map(np.asarray, toy.wave(n, key=k))) for n, k in zip((100, 400), keys, strict=True))
+    train, test = (Part(*map(np.asarray, toy.wave(n, key=k))) for n, k in zip((200, 400), keys, strict=True))
     return DataSet("toy", train, test, None)
 
 
@@ -102,9 +102,8 @@ def _picture(table: Comparison, file: Path) -> None:
     rows = table.in_order()
     across = min(5, len(rows))
     down = -(-len(rows) // across)
-    size = (3.3 * across, 2.6 * down)
     figure, panels = plt.subplots(
-        down, across, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        down, across, figsize=(3.3 * across, 2.6 * down), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     exact = table.curve("GP (exact)")
     for axes in panels.flat[len(rows) :]:

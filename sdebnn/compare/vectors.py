@@ -1,7 +1,7 @@
 """Vectors, such as a regression on a line: the posteriors of the paper's Figures 2 and 10, and what people use instead.
 
-Inputs and targets are standardised. Nets are an MLP of two hidden layers, or one field of continuous depth; the noise of
-a regression is learned with them, and the KL weight is 1: the ELBO.
+Inputs and targets are standardised. Nets are an MLP of two hidden layers, or one field of continuous depth; the noise
+of a regression is learned with them, and the KL weight is 1: the ELBO.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,7 @@ from sdebnn.processes import OU, Normal, Point
 MEMBERS = 8  # as in the paper's figure
 WIDTH = 32
 STEPS = 3000
+DRAWS = 200  # of functions: a prediction interval needs them, even of a net that has only one
 
 
 def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> list[Row]:
@@ -48,46 +49,40 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
         "clip": 100.0,
     }  # fmt: skip
     plain = {**training, "draws": 1}
-    depth = nets.depth
-    gp = (
-        []
-        if classes
-        else [
-            Row(
-                "GP (exact)",
-                lambda key: GP(x, y),
-                {**plain, "epochs": 300, "batch_size": None, "learning_rate": 5e-2},
-                200,
-            )
-        ]
-    )
-    scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(nets.mlp(key)), plain)] if classes else []
+    evidence = {**plain, "epochs": 300, "batch_size": None, "learning_rate": 5e-2}
+    slow = {**training, "learning_rate": 5e-3}
+    mlp, ode, hyper = nets.mlp, partial(nets.depth, nets.ode), partial(nets.depth, nets.hyper)
+
+    def sde(initial: Any, kl: str) -> Callable[[PRNGKeyArray], SDEBNN]:
+        return partial(nets.depth, partial(nets.sde, initial, kl))
+
+    gp = [] if classes else [Row("GP (exact)", lambda key: GP(x, y), evidence, DRAWS)]
+    scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(mlp(key)), plain)] if classes else []
     return [
         *gp,
-        Row("HMC", lambda key: HMC(nets.mlp(key), warmup=300, draws=300, doublings=7), training, 200),
-        Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, MEMBERS),
-        Row("MFVI", lambda key: MeanField(nets.mlp(key)), training, 200),
-        Row("Bayes by Backprop", lambda key: bayes_by_backprop(nets.mlp(key)), training, 200),
-        Row("Bayesian hypernet", lambda key: Hypernet(nets.mlp(key), key=key), {**training, "learning_rate": 5e-3}, 200),
-        Row("MC dropout", lambda key: MCDropout(nets.mlp(key), 0.1), training, 200),
-        Row("Laplace (last layer)", nets.laplace, plain, 200),
+        Row("HMC", lambda key: HMC(mlp(key), warmup=300, draws=300, doublings=7), training, DRAWS),
+        Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, DRAWS),
+        Row("MFVI", lambda key: MeanField(mlp(key)), training, DRAWS),
+        Row("Bayes by Backprop", lambda key: bayes_by_backprop(mlp(key), narrow=0.1), training, DRAWS),
+        Row("Bayesian hypernet", lambda key: Hypernet(mlp(key), key=key), slow, DRAWS),
+        Row("MC dropout", lambda key: MCDropout(mlp(key), 0.1), training, DRAWS),
+        Row("Laplace (last layer)", nets.laplace, plain, DRAWS),
         *scaled,
-        Row("ODEnet", partial(depth, nets.ode), plain),
-        Row("HyperODEnet", partial(depth, nets.hyper), plain),
-        Row("MFVI ODEnet", lambda key: MeanField(depth(nets.ode, key)), training, 200),
-        Row("MFVI HyperODEnet", lambda key: MeanField(depth(nets.hyper, key)), training, 200),
+        Row("ODEnet", ode, plain, DRAWS),
+        Row("HyperODEnet", hyper, plain, DRAWS),
+        Row("MFVI ODEnet", lambda key: MeanField(ode(key)), training, DRAWS),
+        Row("MFVI HyperODEnet", lambda key: MeanField(hyper(key)), training, DRAWS),
         Row(
-            "Bayesian neural ODE (HMC)",
-            lambda key: HMC(depth(nets.ode, key), warmup=200, draws=200, doublings=6), training, 200,
+            "Bayesian neural ODE (HMC)", lambda key: HMC(ode(key), warmup=200, draws=200, doublings=6), training, DRAWS
         ),
-        Row("BBVI for SDEs", partial(depth, nets.gaussian), training, 200),
-        Row("SDE-BNN", partial(depth, partial(nets.sde, Point, "analytic")), training, 200),
-        Row("SDE-BNN + STL", partial(depth, partial(nets.sde, Point, "stl")), training, 200),
-        Row("SDE-BNN, w0 inferred", partial(depth, partial(nets.sde, Normal, "analytic")), training, 200),
-        Row("SDE-BNN, w0 inferred + STL", partial(depth, partial(nets.sde, Normal, "stl")), training, 200),
-        Row("SDE-BNN, random to depth 1/2", partial(depth, nets.half), training, 200),
-        Row("SDE-BNN, random in one layer", partial(depth, nets.one_layer), training, 200),
-    ]  # fmt: skip
+        Row("BBVI for SDEs", partial(nets.depth, nets.gaussian), training, DRAWS),
+        Row("SDE-BNN", sde(Point, "analytic"), training, DRAWS),
+        Row("SDE-BNN + STL", sde(Point, "stl"), training, DRAWS),
+        Row("SDE-BNN, w0 inferred", sde(Normal, "analytic"), training, DRAWS),
+        Row("SDE-BNN, w0 inferred + STL", sde(Normal, "stl"), training, DRAWS),
+        Row("SDE-BNN, random to depth 1/2", partial(nets.depth, nets.half), training, DRAWS),
+        Row("SDE-BNN, random in one layer", partial(nets.depth, nets.one_layer), training, DRAWS),
+    ]
 
 
 class _Nets:
