@@ -1,7 +1,24 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
 from sdebnn import data, metrics
-from sdebnn.baselines import MeanField, ODEBlock
+from sdebnn.baselines import (
+    GP,
+    HMC,
+    Diagnostics,
+    Ensemble,
+    Hypernet,
+    HyperODEBlock,
+    LastLayerLaplace,
+    MCDropout,
+    MeanField,
+    ODEBlock,
+    PartlyRandom,
+    ResNet,
+    ScaleMixture,
+    TemperatureScaled,
+    bayes_by_backprop,
+    bbvi,
+)
 from sdebnn.contract import draw_keys
 from sdebnn.convolutions import TimeConv, TimeConvLayer, squeeze, unsqueeze
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
@@ -16,6 +33,8 @@ from sdebnn.train import Elbo, EstimatorNoise, Fit, elbo, estimator_noise, fit
 __version__ = "0.1.0"
 
 __all__ = [
+    "GP",
+    "HMC",
     "OU",
     "SDEBNN",
     "Adaptive",
@@ -23,31 +42,43 @@ __all__ = [
     "Categorical",
     "Cauchy",
     "Deterministic",
+    "Diagnostics",
     "DriftNet",
     "Elbo",
+    "Ensemble",
     "EstimatorNoise",
     "Fit",
     "FixedGrid",
     "Gaussian",
+    "HyperODEBlock",
+    "Hypernet",
     "Independent",
     "Laplace",
+    "LastLayerLaplace",
     "LinearDrift",
+    "MCDropout",
     "MeanField",
     "NoDrift",
     "Normal",
     "ODEBlock",
+    "PartlyRandom",
     "Point",
     "Posterior",
+    "ResNet",
     "SDEBlock",
+    "ScaleMixture",
     "Solution",
     "Spread",
     "Standardised",
     "StudentT",
+    "TemperatureScaled",
     "TimeConv",
     "TimeConvLayer",
     "TimeMLP",
     "WeightPath",
+    "bayes_by_backprop",
     "bayesianize",
+    "bbvi",
     "data",
     "draw_keys",
     "elbo",

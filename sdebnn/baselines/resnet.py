@@ -28,7 +28,7 @@ class Residual(eqx.Module):
         # Without batch norm thirty layers of random sums would drown the image: at first each block is the identity.
         self.second = eqx.tree_at(lambda layer: layer.kernel, last, jnp.zeros_like(last.kernel))
 
-    def __call__(self, h: Images, activation: Callable[[Array], Array]) -> Images:
+    def __call__(self, h: Images, activation: Callable[[Array], Array]) -> Float[Array, "..."]:
         change = self.second(0.0, activation(self.first(0.0, activation(h))))
         if self.first.move == "down":
             h = h[..., ::2, ::2, :]

@@ -75,9 +75,12 @@ class TemperatureScaled(eqx.Module):
         logits, labels = jnp.concatenate(parts, axis=1), validation[1]
 
         @jax.jit
-        def loss(log_temperature: Array) -> Array:
+        def at(log_temperature: Array, logits: Array, labels: Array) -> Array:
             return metrics.nll(likelihood.log_prob(logits / jnp.exp(log_temperature), labels))
 
-        found: Any = optimize.minimize_scalar(lambda s: float(loss(s)), bounds=np.log(RANGE), method="bounded")
-        say(f"Temperature {np.exp(found.x):.3f}: {float(loss(0.0)):.4f} -> {found.fun:.4f} nats on held-out examples.")
+        def loss(log_temperature: float) -> float:
+            return float(at(jnp.asarray(log_temperature), logits, labels))
+
+        found: Any = optimize.minimize_scalar(loss, bounds=np.log(RANGE), method="bounded")
+        say(f"Temperature {np.exp(found.x):.3f}: {loss(0.0):.4f} -> {found.fun:.4f} nats on held-out examples.")
         return eqx.tree_at(lambda model: model.log_temperature, self, jnp.asarray(found.x, self.log_temperature.dtype))
