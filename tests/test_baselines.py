@@ -68,6 +68,12 @@ class Matrix(eqx.Module):
         return self.weight @ h
 
 
+@eqx.filter_jit
+def called(model, x, key=KEY):
+    """A model of the contract, as one program."""
+    return model(x, key=key)
+
+
 def over_keys(model, x, draws, seed=1):
     """The outputs of many draws, in float64."""
     call = eqx.filter_jit(lambda keys: jax.vmap(lambda key: model(x, key=key))(keys))
@@ -106,7 +112,7 @@ def test_a_linear_ode_net_is_the_matrix_exponential():
     truth = np.asarray(h0, float) @ linalg.expm(np.asarray(a, float)).T
 
     def error(grid):
-        outputs, kl = ODEBlock(Matrix(a), solver=grid)(h0, key=KEY)
+        outputs, kl = called(ODEBlock(Matrix(a), solver=grid), h0)
         assert kl == 0
         return np.abs(outputs - truth).max()
 
@@ -129,8 +135,8 @@ def test_the_weights_of_a_hyper_ode_net_solve_the_coupled_equations():
     start = np.concatenate([block.value, h0.ravel()])
     truth = integrate.solve_ivp(slopes, (0, 1), start, rtol=1e-8, atol=1e-8).y[:, -1]
     assert np.abs(truth[:4] - start[:4]).min() > 0.05  # the weights move
-    outputs, kl = block(jnp.asarray(h0), key=KEY)
-    np.testing.assert_allclose(block.path()[0][-1], truth[:4], atol=1e-4)
+    outputs, kl = called(block, jnp.asarray(h0))
+    np.testing.assert_allclose(eqx.filter_jit(block.path)()[0][-1], truth[:4], atol=1e-4)
     np.testing.assert_allclose(outputs, truth[4:].reshape(2, 2), atol=1e-4)
     assert kl == 0
 
@@ -139,8 +145,9 @@ def test_a_hyper_ode_net_whose_weights_do_not_move_is_an_ode_net():
     field, grid = TimeMLP(2, (3,), key=KEY), FixedGrid(4)
     h = jax.random.normal(KEY, (3, 2))
     still, moving = ODEBlock(field, solver=grid), HyperODEBlock(field, drift=(2,), solver=grid, key=KEY)
-    np.testing.assert_allclose(moving(h, key=KEY)[0], still(h, key=KEY)[0], rtol=1e-5)
-    assert not np.allclose(shaken(moving)(h, key=KEY)[0], still(h, key=KEY)[0], rtol=1e-2)
+    outputs = called(still, h)[0]
+    np.testing.assert_allclose(called(moving, h)[0], outputs, rtol=1e-5)
+    assert not np.allclose(called(shaken(moving), h)[0], outputs, rtol=1e-2)
 
 
 # MFVI
@@ -164,9 +171,9 @@ def test_mean_field_takes_any_model_and_adds_to_its_kl():
     inner = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, key=KEY)
     outer = MeanField(inner, lambda w: Normal(w, 1e-6))
     inner_key = jax.random.fold_in(KEY, 0)
-    outputs, kl = inner(jnp.ones((2, 2)), key=inner_key)
+    outputs, kl = called(inner, jnp.ones((2, 2)), inner_key)
     assert float(kl) > 1
-    ours, both = outer(jnp.ones((2, 2)), key=KEY)
+    ours, both = called(outer, jnp.ones((2, 2)))
     np.testing.assert_allclose(ours, outputs, atol=1e-3)  # its weights hardly vary
     assert float(both) == pytest.approx(float(kl) + float(outer.law.kl()), rel=1e-3)
     # all of its arrays are random: those of the drift and of the law of w_0, too
@@ -405,30 +412,32 @@ class Last(eqx.Module):
 
 
 def test_the_gaussian_process_posterior_over_paths_is_the_exact_one():
-    y, noise, ones = 1.4, 0.5, np.ones(STEPS)
+    y, noise, ones = 1.4, 0.7, np.ones(STEPS)
     prior = exact.random_start(-ones, 0 * ones, 1.0, 1.0)
     seen = np.zeros((1, STEPS + 1))
     seen[0, STEPS - 1] = 1.0
     mean, cov, evidence = exact.gaussian_posterior(*prior, seen, noise, np.array([y]))
+    stds = np.sqrt(np.diag(cov))
+    # the posterior is not the prior, from which training starts
+    assert mean[STEPS - 1] > 0.6
+    assert stds[STEPS - 1] < 0.75 * np.sqrt(prior[1][STEPS - 1, STEPS - 1])
     block = bbvi(
-        Last(jnp.zeros(1)), knots=STEPS + 1, prior=OU(sigma=1.0), initial=Normal, solver=FixedGrid(STEPS), key=KEY
+        Last(jnp.zeros(1)), knots=11, prior=OU(sigma=1.0), initial=Normal, solver=FixedGrid(STEPS), kl="stl", key=KEY
     )
     x, targets = jnp.zeros((1, 1)), jnp.full((1, 1), y)
-    fitted = fit(block, Gaussian(noise), x, targets, epochs=300, draws=32, learning_rate=5e-2, **QUIET).model
-    keys = jax.random.split(jax.random.key(3), 4000)
-    draws = np.asarray(jax.jit(jax.vmap(lambda key: fitted.draw(key=key).w[:, 0]))(keys), float)
-    # 4 standard errors of 4000 draws, and what the optimiser and steps of one length leave: the exact posterior's
-    # steps are shorter by up to 10 %
-    stds = np.sqrt(np.diag(cov))
-    np.testing.assert_allclose(draws.mean(0)[:-1], mean[:-1], atol=4 * 1.0 / np.sqrt(4000) + 0.05)
-    np.testing.assert_allclose(draws.std(0)[:-1], stds[:-1], rtol=4 / np.sqrt(8000) + 0.05)
-    # far from where it began: the prior
-    assert np.abs(mean[:-1] - prior[0][:-1]).max() > 0.6
-    assert np.sqrt(prior[1][STEPS - 1, STEPS - 1]) > 1.5 * stds[STEPS - 1]
-    bound = jax.jit(jax.vmap(lambda key: elbo(fitted, Gaussian(noise), x, targets, key=key).elbo))
-    values = np.asarray(bound(keys), float)
-    error = values.std() / np.sqrt(len(values))
-    assert evidence - 0.1 < values.mean() < evidence + 4 * error
+    fitted = fit(block, Gaussian(noise), x, targets, epochs=200, draws=32, learning_rate=0.2, **QUIET).model
+
+    @jax.jit
+    @jax.vmap
+    def drawn(key):
+        return fitted.draw(key=key).w[:, 0], elbo(fitted, Gaussian(noise), x, targets, key=key).elbo
+
+    paths, bounds = (np.asarray(part, float) for part in drawn(jax.random.split(jax.random.key(3), 20_000)))
+    # 4 standard errors, and what is left by training and by steps of one variance: the exact ones have up to 9 % less
+    np.testing.assert_allclose(paths.mean(0), mean, atol=4 / np.sqrt(20_000) + 0.01)
+    np.testing.assert_allclose(paths.std(0), stds, rtol=4 / np.sqrt(40_000) + 0.03)
+    error = bounds.std() / np.sqrt(20_000)
+    assert evidence - 0.02 < bounds.mean() < evidence + 4 * error
 
 
 # Partially stochastic
@@ -442,39 +451,42 @@ def partly(kl="analytic", method="euler", until=0.5):
     return PartlyRandom(eqx.tree_at(lambda b: b.drift, block, shaken(block.drift)), until)
 
 
-@pytest.mark.parametrize("kl", ["analytic", "full"])
-def test_beyond_until_the_weights_follow_the_drift_without_noise_and_nothing_charges_for_it(kl):
-    model = partly(kl)
+def test_beyond_until_the_weights_follow_the_drift_without_noise_and_nothing_charges_for_it():
+    model, other = partly("full"), partly("analytic")
     block = model.block
-    path = model.draw(key=KEY)
+
+    @eqx.filter_jit
+    def drawn(h, key):
+        path = model.draw(key=key)
+        correction = jax.vmap(block.drift)(path.t[:-1], path.w[:-1])
+        starts = block.initial.kl(), block.initial.log_ratio(path.w[0])
+
+        def step(h, now):  # the same weights carry the hidden units
+            return h + eqx.combine(block.unravel(now[1]), block.field)(now[0], h) / 8, None
+
+        by_hand, _ = lax.scan(step, h[0], (path.t[:-1], path.w[:-1]))
+        return path, correction, starts, other.draw(key=key).kl, block.draw(key=key).w, by_hand, model(h, key=key)
+
+    path, correction, starts, analytic, whole, by_hand, (outputs, charged) = drawn(jnp.ones((1, 2)), KEY)
     w = np.asarray(path.w, float)
-    correction = np.asarray(jax.vmap(block.drift)(path.t[:-1], path.w[:-1]), float)
-    kicks = np.diff(w, axis=0) - (correction - w[:-1]) / 8
+    kicks = np.diff(w, axis=0) - (np.asarray(correction) - w[:-1]) / 8
     np.testing.assert_allclose(kicks[4:], 0.0, atol=1e-6)
-    assert np.abs(kicks[:4]).min(1).max() > 0.01
-    np.testing.assert_array_equal(path.w[:5], block.draw(key=KEY).w[:5])  # the same path as far as it is random
-    u = correction[:4] / 0.7
-    start = block.initial.kl() if kl == "analytic" else block.initial.log_ratio(path.w[0])
-    expected = float(start) + (0.5 * u**2).sum() / 8 + (0.0 if kl == "analytic" else (u * kicks[:4] / 0.7).sum())
-    assert float(path.kl) == pytest.approx(expected, rel=1e-4)
-    outputs, charged = model(jnp.ones((1, 2)), key=KEY)
-    assert float(charged) == pytest.approx(float(path.kl), rel=1e-6)
-    # and these weights carry the hidden units
-    h = jnp.ones(2)
-    for t, v in zip(path.t[:-1], path.w[:-1], strict=True):
-        h = h + eqx.combine(block.unravel(v), block.field)(t, h) / 8
-    np.testing.assert_allclose(outputs[0], h, rtol=1e-4)
+    assert np.all(np.abs(kicks[:4]).max(1) > 0.1)
+    np.testing.assert_allclose(path.w[:5], whole[:5], rtol=1e-5)  # the block's own path, as far as it is random
+    u = np.asarray(correction[:4], float) / 0.7
+    energy = (0.5 * u**2).sum() / 8
+    assert float(analytic) == pytest.approx(float(starts[0]) + energy, rel=1e-4)
+    assert float(path.kl) == pytest.approx(float(starts[1]) + energy + (u * kicks[:4] / 0.7).sum(), rel=1e-4)
+    assert float(charged) == pytest.approx(float(path.kl), rel=1e-5)
+    np.testing.assert_allclose(outputs[0], by_hand, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["euler", "ralston3"])
-def test_random_to_the_end_is_the_block_itself(method):
-    model = partly("full", method, until=1.0)
+def test_random_to_the_end_is_the_block_itself():
+    model = partly("full", "ralston3", until=1.0)
     h = jax.random.normal(KEY, (3, 2))
-    for ours, block in zip(model(h, key=KEY), model.block(h, key=KEY), strict=True):
-        np.testing.assert_allclose(ours, block, rtol=1e-5)
-    rough = [m.solve(h, key=KEY, rough=True) for m in (model, model.block)]
-    assert float(rough[0].roughness) == pytest.approx(float(rough[1].roughness), rel=1e-4)
-    assert rough[0].evaluations == rough[1].evaluations
+    both = eqx.filter_jit(lambda h, key: [m.solve(h, key=key, rough=True) for m in (model, model.block)])(h, KEY)
+    for ours, theirs in zip(*both, strict=True):  # the outputs, the KL, and what they took
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 # Deep ensembles
@@ -559,6 +571,7 @@ def test_a_temperature_is_chosen_for_the_averaged_probabilities_and_stays_out_of
     best = best_temperature(logits, labels)
     assert float(jnp.exp(found.log_temperature)) == pytest.approx(best, rel=1e-3)
     assert abs(best - best_temperature(logits.mean(0), labels)) > 0.05  # averaging logits would choose another
+    # in training there is no temperature yet
     bounds = [float(elbo(model, Categorical(), z, labels, key=KEY, draws=2).elbo) for model in (both, found)]
     assert bounds[0] == bounds[1]
 
@@ -693,12 +706,9 @@ def field():
 
 
 ROWS = {
-    "resnet": lambda: Deterministic(ResNet(1, 3, widths=(2,), blocks=2, key=KEY)),
     "mean-field resnet": lambda: MeanField(ResNet(1, 3, widths=(2,), blocks=2, key=KEY)),
     "odenet": lambda: deep(ODEBlock(field(), solver=GRID)),
-    "hyperodenet": lambda: deep(HyperODEBlock(field(), drift=(2,), solver=GRID, key=KEY)),
     "mean-field mlp": lambda: MeanField(SMALL),
-    "mean-field odenet": lambda: MeanField(deep(ODEBlock(field(), solver=GRID))),
     "mean-field hyperodenet": lambda: MeanField(deep(HyperODEBlock(field(), drift=(2,), solver=GRID, key=KEY))),
     "bayes by backprop": lambda: bayes_by_backprop(SMALL),
     "dropout": lambda: MCDropout(SMALL, 0.5),
@@ -709,12 +719,11 @@ ROWS = {
     "temperature": lambda: TemperatureScaled(MeanField(eqx.nn.Linear(2, 3, key=KEY)), draws=2),
     "laplace": lambda: LastLayerLaplace(eqx.nn.Linear(2, 4, key=KEY), 4, 1, key=KEY),
 }
-DETERMINISTIC = {"resnet", "odenet", "hyperodenet"}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_trains_and_its_key_names_one_function_whatever_the_batch(row):
-    likelihood = Categorical() if row in ("resnet", "mean-field resnet", "temperature") else Gaussian(0.3)
+    likelihood = Categorical() if row in ("mean-field resnet", "temperature") else Gaussian(0.3)
     x = jax.random.normal(KEY, (4, 4, 4, 1)) if "resnet" in row else X[:4]
     y = jnp.array([0, 2, 1, 0]) if isinstance(likelihood, Categorical) else Y[:4]
     start = ROWS[row]()
@@ -732,7 +741,7 @@ def test_every_row_trains_and_its_key_names_one_function_whatever_the_batch(row)
     others = jnp.flip(x, 0).at[:3].multiply(-2.0)
     np.testing.assert_allclose(drawn(others)[:, 3], outputs[:, 0], rtol=1e-4, atol=1e-5)
     elsewhere = drawn(x, jax.random.key(9))
-    assert np.array_equal(outputs, elsewhere) == (row in DETERMINISTIC)
+    assert np.array_equal(outputs, elsewhere) == (row == "odenet")
 
 
 # What is refused

@@ -64,7 +64,7 @@ def test_every_system_is_a_row_and_a_model_of_the_contract(kind, make):
 def test_scores_are_in_the_units_of_the_data(tmp_path):
     # An ODEnet that has learned nothing predicts about the mean: its error is about the targets' spread, not 1.
     table = Comparison(a_line(), tmp_path, only=["ODEnet"], epochs=1)
-    (scores,) = table.run(progress=False)
+    scores = table.add(table.rows[0], progress=False)
     spread = float(np.std(a_line().train.y))
     assert spread / 3 < scores["rmse"] < 3 * spread
     # NLL of a normal law of standard deviation σ, at errors e: log σ + ½ log 2π + ½ mean e²/σ² in the data's units
@@ -80,8 +80,8 @@ def begun(tmp_path_factory):
     """Two rows of a table, the first done before it was stopped."""
     out = tmp_path_factory.mktemp("table")
     rows = ["MFVI", "ODEnet"]
-    first = next(iter(Comparison(a_line(), out, only=rows, epochs=1).run(progress=False)))
-    return out, rows, first
+    table = Comparison(a_line(), out, only=rows, epochs=1)
+    return out, rows, table.add(table.rows[0], progress=False)
 
 
 def test_a_table_that_was_stopped_goes_on_with_what_is_missing(begun):
@@ -93,11 +93,12 @@ def test_a_table_that_was_stopped_goes_on_with_what_is_missing(begun):
     with pytest.raises(ValueError, match=r"examples=18.* has 54"):
         Comparison(a_line(60), out, only=rows, epochs=1, resume=True)
     table = Comparison(a_line(), out, only=rows, epochs=1, resume=True)
-    (second,) = table.run(progress=False)
+    (missing,) = table.pending()
+    second = table.add(missing, progress=False)
     assert [first["name"], second["name"]] == rows
     again = Comparison(a_line(), out, only=rows, epochs=1, resume=True)
     assert again.in_order() == [first, second]
-    assert list(again.run(progress=False)) == []
+    assert again.pending() == []
 
 
 def test_classes_are_judged_by_what_suits_them(tmp_path):
@@ -105,7 +106,7 @@ def test_classes_are_judged_by_what_suits_them(tmp_path):
     train, test = (Part(*map(np.asarray, data.toy.moons(60, key=k))) for k in keys)
     table = Comparison(DataSet("moons", train, test, ("0", "1")), tmp_path, only=["Temperature scaling"], epochs=1)
     assert "GP (exact)" not in [row.name for row in table.task.rows]
-    (scores,) = table.run(progress=False)
+    scores = table.add(table.rows[0], progress=False)
     assert {"accuracy", "nll", "ece", "brier", "kl", "kl_weight", "parameters", "seconds"} <= set(scores)
     assert scores["parameters"] == 32 * 3 + 32 * 33 + 2 * 33 + 1  # an MLP of two hidden layers, and the temperature
     assert 0 < scores["seconds"] < 300

@@ -39,11 +39,13 @@ def compare(
     )
     if table.task.on_a_line:
         prepare_pictures(out)
-    console, wanted = Console(stderr=True, highlight=False), len(table.rows)
-    console.print(f"{wanted} rows on {table.settings['examples']} examples; each is kept in {table.file} as it ends.")
+    console = Console(stderr=True, highlight=False)
+    total = len(table.rows)
+    console.print(f"{total} rows on {table.settings['examples']} examples; each is kept in {table.file} as it ends.")
     with plain_warnings():
-        for scores in table.run():
-            console.print(f"[bold]{scores['name']}[/]: {_line(scores)}  ({len(table.done)} of {wanted})")
+        for row_now in table.pending():
+            console.print(f"[bold]{row_now.name}[/] ({len(table.done) + 1} of {total})", soft_wrap=True)
+            console.print(_line(table.add(row_now)), soft_wrap=True)
     if table.task.on_a_line:
         _picture(table, out / "posteriors.png")
     if as_json:

@@ -6,7 +6,7 @@ OUT/NAME.npy         of a regression on a line: predictions and functions drawn,
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,18 +128,19 @@ class Comparison:
                 )
         return known["rows"]
 
-    def run(self, *, progress: bool = True) -> Iterator[dict[str, Any]]:
-        """Train and score the rows that are not done, each written down before it is told."""
+    def pending(self) -> list[Row]:
+        """The rows that are wanted and not done."""
+        there = {scores["name"] for scores in self.done}
+        return [row for row in self.rows if row.name not in there]
+
+    def add(self, row: Row, *, progress: bool = True) -> dict[str, Any]:
+        """Train a row and score it; written down before it is told."""
         self.out.mkdir(parents=True, exist_ok=True)
-        there = {row["name"] for row in self.done}
-        for row in self.rows:
-            if row.name not in there:
-                scores = self._scored(row, progress)
-                self.done.append(scores)
-                facts = {"settings": self.settings, "machine": _machine(), "rows": self.in_order()}
-                write_facts(self.file, KIND, facts)
-                yield scores
-                jax.clear_caches()  # of programs that no other row needs
+        scores = self._scored(row, progress)
+        self.done.append(scores)
+        write_facts(self.file, KIND, {"settings": self.settings, "machine": _machine(), "rows": self.in_order()})
+        jax.clear_caches()  # of programs that no other row needs
+        return scores
 
     def in_order(self) -> list[dict[str, Any]]:
         """The rows that are done, in the order of the table."""
