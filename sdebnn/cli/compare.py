@@ -28,6 +28,7 @@ def compare(
     row: Annotated[list[str] | None, typer.Option(help="Only this row; may be given again.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that are not done.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
     kl_weight: Annotated[float | None, typer.Option(help="Instead of each row's own; 1 is the ELBO.")] = None,
     seed: Annotated[int, typer.Option(help="Names the data, the nets, the order and the draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
@@ -35,8 +36,9 @@ def compare(
     """Train every system of the paper's tables on a data set, one after the other, and set them side by side."""
     key_of(seed)
     table = Comparison(
-        _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, kl_weight=kl_weight, resume=resume
-    )
+        _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, batch_size=batch_size, kl_weight=kl_weight,
+        resume=resume,
+    )  # fmt: skip
     if table.task.on_a_line:
         prepare_pictures(out)
     console = Console(stderr=True, highlight=False)

@@ -164,4 +164,4 @@ class _Nets:
         size = self.shape[0] * self.shape[1] * self.shape[2]
         mlp = eqx.nn.MLP(size, self.classes, 16, 1, activation=jnp.tanh, key=key)
         net = SDEBNN((self.pixels(), Deterministic(jnp.ravel), Deterministic(mlp)))
-        return HMC(net, warmup=150, draws=150, doublings=6)
+        return HMC(net, prior_std=3.0, warmup=150, draws=150, doublings=6)

@@ -92,22 +92,24 @@ class Comparison:
         only: Sequence[str] = (),
         seed: int = 0,
         epochs: int | None = None,
+        batch_size: int | None = None,
         kl_weight: float | None = None,
         resume: bool = False,
     ):
-        if epochs is not None:
-            check_count("epochs", epochs)
+        for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+            if value is not None:
+                check_count(name, value)
         if kl_weight is not None:
             check_positive("kl_weight", kl_weight, or_zero=True)
-        self.task, self.out, self.seed, self.epochs, self.kl_weight = task_of(data, seed), out, seed, epochs, kl_weight
+        self.task, self.out, self.seed = task_of(data, seed), out, seed
+        self.told = {"epochs": epochs, "batch_size": batch_size, "kl_weight": kl_weight}
         names = [row.name for row in self.task.rows]
         for name in only:
             if name not in names:
                 raise ValueError(f"row={name!r} is not one for {data.name}: choose from {', '.join(names)}.")
         self.rows = [row for row in self.task.rows if not only or row.name in only]
         self.settings = {
-            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "epochs": epochs,
-            "kl_weight": kl_weight,
+            "data": data.name, "examples": len(self.task.train.x), "seed": seed, **self.told,
         }  # fmt: skip
         self.file = out / "compare.json"
         self.done = self._known(resume)
@@ -161,13 +163,7 @@ class Comparison:
 
     def _scored(self, row: Row, progress: bool) -> dict[str, Any]:
         task, began = self.task, time.perf_counter()
-        training = dict(row.training)
-        if self.epochs is not None:
-            training["epochs"] = self.epochs
-        if self.kl_weight is not None:
-            training["kl_weight"] = self.kl_weight
-        if training["batch_size"] is not None:
-            training["batch_size"] = min(training["batch_size"], len(task.train.x))
+        training = {**row.training, **{name: value for name, value in self.told.items() if value is not None}}
         net_key, fit_key, test_key, curve_key = jax.random.split(jax.random.key(self.seed), 4)
         fitted = fit(
             eqx.filter_jit(row.net)(net_key), task.likelihood, *task.train, key=fit_key, validation=task.validation,
