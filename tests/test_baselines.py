@@ -29,6 +29,7 @@ from sdebnn import (
     elbo,
     fit,
     predict,
+    refined,
 )
 from sdebnn.baselines import (
     Ensemble,
@@ -49,6 +50,7 @@ from sdebnn.integrate import Adaptive
 
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
+GRID = FixedGrid(3, gradient="backprop", unroll=1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -168,7 +170,7 @@ def test_the_kl_of_mean_field_weights_is_the_integral_it_stands_for():
 
 
 def test_mean_field_takes_any_model_and_adds_to_its_kl():
-    inner = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, key=KEY)
+    inner = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, solver=GRID, key=KEY)
     outer = MeanField(inner, lambda w: Normal(w, 1e-6))
     inner_key = jax.random.fold_in(KEY, 0)
     outputs, kl = called(inner, jnp.ones((2, 2)), inner_key)
@@ -593,10 +595,11 @@ def identity(x):
 
 
 def test_laplace_of_a_linear_gaussian_model_is_the_exact_posterior():
-    x = jax.random.normal(KEY, (30, 2))
+    # features that go together: the weights' covariance is far from diagonal
+    x = jax.random.normal(KEY, (30, 2)) @ jnp.array([[1.0, 0.8], [0.0, 0.6]]) + 1.0
     y = x @ jnp.array([[1.0, -0.5], [0.3, 2.0]]) + 0.4 * jax.random.normal(jax.random.key(1), (30, 2))
     model = LastLayerLaplace(identity, 2, 2, prior_std=0.8, key=KEY)
-    fitted = fit(model, Gaussian(0.4), x, y, epochs=500, draws=1, learning_rate=5e-2, **QUIET).model
+    fitted = fit(model, Gaussian(0.4), x, y, epochs=1000, draws=1, learning_rate=5e-2, **QUIET).model
     phi = np.column_stack([np.asarray(x, float) / np.sqrt(2), np.ones(30)])
     prior = np.zeros(3), 0.8**2 * np.eye(3)
     laws = [exact.gaussian_posterior(*prior, phi, 0.4, np.asarray(y[:, k], float)) for k in (0, 1)]
@@ -691,9 +694,6 @@ def test_the_resnet_is_the_pre_activation_formula(small_resnet):
 
 
 # All of them
-
-
-GRID = FixedGrid(3, gradient="backprop", unroll=1)
 
 
 def deep(layer):
@@ -804,6 +804,10 @@ REFUSED = {
     "less than a step": (lambda: PartlyRandom(BLOCK, 0.01), "until=0.01"),
     "no block": (lambda: PartlyRandom(SMALL, 0.5), "MLP is not a block"),
     "no grid": (lambda: PartlyRandom(BLOCK.with_solver(Adaptive(1e-3)), 0.5), "FixedGrid"),
+    "a grid exchanged for a tolerance": (
+        lambda: refined(PartlyRandom(BLOCK, 0.5), rtol=1e-2)(TARGETS, key=KEY),
+        "FixedGrid",
+    ),
     "no members": (lambda: Ensemble([]), "at least one"),
     "one member for many": (lambda: Ensemble(SMALL), "members"),
     "members of other widths": (lambda: Ensemble([*members(2), SMALL]), "member 2 is not like"),

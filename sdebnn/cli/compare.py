@@ -30,6 +30,7 @@ def compare(
     epochs: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
     kl_weight: Annotated[float | None, typer.Option(help="Instead of each row's own; 1 is the ELBO.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Of a regression, if known; otherwise it is learned.")] = None,
     seed: Annotated[int, typer.Option(help="Names the data, the nets, the order and the draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
@@ -37,7 +38,7 @@ def compare(
     key_of(seed)
     table = Comparison(
         _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, batch_size=batch_size, kl_weight=kl_weight,
-        resume=resume,
+        noise=toy.WAVE_NOISE if data == "toy" and noise is None else noise, resume=resume,
     )  # fmt: skip
     if table.task.on_a_line:
         prepare_pictures(out)

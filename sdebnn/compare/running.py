@@ -57,8 +57,8 @@ class Task(NamedTuple):
         return one and not isinstance(self.likelihood, Categorical)
 
 
-def task_of(data: DataSet, seed: int) -> Task:
-    """A data set made ready for all rows alike."""
+def task_of(data: DataSet, seed: int, noise: float | None = None) -> Task:
+    """A data set made ready for all rows alike; the noise of a regression is known, or learned."""
     train, validation = held_out(data.train, VALIDATION, seed=seed)
     if len(data.train.x.shape) == 4 and data.classes is not None:
         return Task(train, validation, data.test, Categorical(), images.rows(data), None, 1)
@@ -76,7 +76,8 @@ def task_of(data: DataSet, seed: int) -> Task:
         return Part(x.astype(np.float32), y if classes else y.astype(np.float32))
 
     train, validation, test = map(standardised, (train, validation, data.test))
-    likelihood = Categorical() if classes else Gaussian(0.1, learn=True)
+    known = Gaussian(0.1, learn=True) if noise is None else Gaussian(noise / scale.y_scale)
+    likelihood = Categorical() if classes else known
     rows = vectors.rows(jnp.asarray(train.x), jnp.asarray(train.y), classes)
     return Task(train, validation, test, likelihood, rows, scale, 16)
 
@@ -94,6 +95,7 @@ class Comparison:
         epochs: int | None = None,
         batch_size: int | None = None,
         kl_weight: float | None = None,
+        noise: float | None = None,
         resume: bool = False,
     ):
         for name, value in (("epochs", epochs), ("batch_size", batch_size)):
@@ -101,7 +103,9 @@ class Comparison:
                 check_count(name, value)
         if kl_weight is not None:
             check_positive("kl_weight", kl_weight, or_zero=True)
-        self.task, self.out, self.seed = task_of(data, seed), out, seed
+        if noise is not None:
+            check_positive("noise", noise)
+        self.task, self.out, self.seed = task_of(data, seed, noise), out, seed
         self.told = {"epochs": epochs, "batch_size": batch_size, "kl_weight": kl_weight}
         names = [row.name for row in self.task.rows]
         for name in only:
@@ -109,7 +113,7 @@ class Comparison:
                 raise ValueError(f"row={name!r} is not one for {data.name}: choose from {', '.join(names)}.")
         self.rows = [row for row in self.task.rows if not only or row.name in only]
         self.settings = {
-            "data": data.name, "examples": len(self.task.train.x), "seed": seed, **self.told,
+            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
         }  # fmt: skip
         self.file = out / "compare.json"
         self.done = self._known(resume)

@@ -1,7 +1,7 @@
 """Vectors, such as a regression on a line: the posteriors of the paper's Figures 2 and 10, and what people use instead.
 
-Inputs and targets are standardised. Nets are an MLP of two hidden layers, or one field of continuous depth; the noise
-of a regression is learned with them, and the KL weight is 1: the ELBO.
+Inputs and targets are standardised. Nets are an MLP of two hidden layers, or one field of continuous depth. The noise
+of a regression is known, or learned with them; the KL weight is 1: the ELBO.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines import (
@@ -36,6 +35,7 @@ from sdebnn.processes import OU, Normal, Point
 
 MEMBERS = 8  # as in the paper's figure
 WIDTH = 32
+PRIOR = 2.0  # standard deviation of standardised weights: as the gain of the field
 STEPS = 3000
 DRAWS = 200  # of functions: a prediction interval needs them, even of a net that has only one
 
@@ -50,6 +50,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     }  # fmt: skip
     plain = {**training, "draws": 1}
     evidence = {**plain, "epochs": 300, "batch_size": None, "learning_rate": 5e-2}
+    wide = partial(Normal, std=0.05, prior_std=PRIOR)
     slow = {**training, "learning_rate": 5e-3}
     mlp, ode, hyper = nets.mlp, partial(nets.depth, nets.ode), partial(nets.depth, nets.hyper)
 
@@ -60,12 +61,12 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(mlp(key)), plain)] if classes else []
     return [
         *gp,
-        Row("HMC", lambda key: HMC(mlp(key), warmup=300, draws=300, doublings=7), training, DRAWS),
+        Row("HMC", lambda key: HMC(mlp(key), prior_std=PRIOR, warmup=300, draws=300, doublings=7), training, DRAWS),
         Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, DRAWS),
-        Row("MFVI", lambda key: MeanField(mlp(key)), training, DRAWS),
-        Row("Bayes by Backprop", lambda key: bayes_by_backprop(mlp(key), narrow=0.1), training, DRAWS),
-        Row("Bayesian hypernet", lambda key: Hypernet(mlp(key), key=key), slow, DRAWS),
-        Row("MC dropout", lambda key: MCDropout(mlp(key), 0.1), training, DRAWS),
+        Row("MFVI", lambda key: MeanField(mlp(key), wide), training, DRAWS),
+        Row("Bayes by Backprop", lambda key: bayes_by_backprop(mlp(key), wide=PRIOR, narrow=0.2), training, DRAWS),
+        Row("Bayesian hypernet", lambda key: Hypernet(mlp(key), prior_std=PRIOR, key=key), slow, DRAWS),
+        Row("MC dropout", lambda key: MCDropout(mlp(key), 0.1, prior_std=PRIOR), training, DRAWS),
         Row("Laplace (last layer)", nets.laplace, plain, DRAWS),
         *scaled,
         Row("ODEnet", ode, plain, DRAWS),
@@ -73,7 +74,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
         Row("MFVI ODEnet", lambda key: MeanField(ode(key)), training, DRAWS),
         Row("MFVI HyperODEnet", lambda key: MeanField(hyper(key)), training, DRAWS),
         Row(
-            "Bayesian neural ODE (HMC)", lambda key: HMC(ode(key), warmup=200, draws=200, doublings=6), training, DRAWS
+            "Bayesian neural ODE (HMC)", lambda key: HMC(ode(key), warmup=300, draws=200, doublings=7), training, DRAWS
         ),
         Row("BBVI for SDEs", partial(nets.depth, nets.gaussian), training, DRAWS),
         Row("SDE-BNN", sde(Point, "analytic"), training, DRAWS),
@@ -93,7 +94,7 @@ class _Nets:
         self.grid = FixedGrid(10)
 
     def mlp(self, key: PRNGKeyArray) -> eqx.nn.MLP:
-        return eqx.nn.MLP(self.size, self.outputs, WIDTH, 2, activation=jnp.tanh, key=key)
+        return eqx.nn.MLP(self.size, self.outputs, WIDTH, 2, activation=jax.nn.swish, key=key)
 
     def depth(self, block: Callable[[TimeMLP, PRNGKeyArray], Any], key: PRNGKeyArray) -> SDEBNN:
         """The net of ``SDEBNN.mlp``, its field made into a block of some kind."""
@@ -126,5 +127,7 @@ class _Nets:
 
     def laplace(self, key: PRNGKeyArray) -> LastLayerLaplace:
         body, head = jax.random.split(key)
-        features = eqx.nn.MLP(self.size, WIDTH, WIDTH, 1, activation=jnp.tanh, final_activation=jnp.tanh, key=body)
-        return LastLayerLaplace(features, WIDTH, self.outputs, prior_std=3.0, key=head)
+        features = eqx.nn.MLP(
+            self.size, WIDTH, WIDTH, 1, activation=jax.nn.swish, final_activation=jax.nn.swish, key=body
+        )
+        return LastLayerLaplace(features, WIDTH, self.outputs, prior_std=PRIOR, key=head)
