@@ -119,6 +119,7 @@ def check_array(name: str, value: object, least_ndim: int = 1) -> None:
 def check_classes(name: str, labels: Array | np.ndarray, classes: int) -> None:
     """Refuse labels that are not among the classes 0, 1, ..."""
     check_array(name, labels, least_ndim=0)
+    labels = np.asarray(labels)  # known numbers stay so while JAX traces
     low, high = int(np.min(labels)), int(np.max(labels))
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high

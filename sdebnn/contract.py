@@ -9,6 +9,7 @@ The same key always gives the same function. That is all a model must do. What i
     training() -> model                             what the ELBO takes instead, of the same mean: less noisy
     conditioned(likelihood, x, y, *, validation, key, say) -> model
                                                     it learns by more than gradient steps: what comes after them
+    check_conditioning(likelihood, validation)      and refuses, before them, what it could not learn from
 """
 
 from collections.abc import Callable
@@ -57,6 +58,23 @@ def conditioned(
     if not hasattr(model, "conditioned"):
         return model
     return model.conditioned(likelihood, x, y, validation=validation, key=key, say=say)
+
+
+def check_conditioning(model: Any, likelihood: Any, validation: Any) -> None:
+    """Refuse, before gradient steps, a model that could not do what it does after them.
+
+    That is one that lacks something; or one inside another that would not hand it the data.
+    """
+    if hasattr(model, "check_conditioning"):
+        model.check_conditioning(likelihood, validation)
+
+    def more(node: Any) -> bool:
+        return hasattr(node, "conditioned")
+
+    inside = [] if more(model) else [node for node in jax.tree.leaves(model, is_leaf=more) if more(node)]
+    if inside:
+        name, outer = type(inside[0]).__name__, type(model).__name__
+        raise ValueError(f"{name} learns from the data by itself, and cannot do so inside {outer}: put it outermost.")
 
 
 def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:

@@ -802,7 +802,7 @@ REFUSED = {
     "beyond the end": (lambda: PartlyRandom(BLOCK, 1.5), r"until=1.5"),
     "a depth in words": (lambda: PartlyRandom(BLOCK, "half"), "until='half'"),
     "less than a step": (lambda: PartlyRandom(BLOCK, 0.01), "until=0.01"),
-    "no block": (lambda: PartlyRandom(SMALL, 0.5), "MLP is not a block"),
+    "no block": (lambda: PartlyRandom(SMALL, 0.5), "got MLP: use FixedGrid"),
     "no grid": (lambda: PartlyRandom(BLOCK.with_solver(Adaptive(1e-3)), 0.5), "FixedGrid"),
     "a grid exchanged for a tolerance": (
         lambda: refined(PartlyRandom(BLOCK, 0.5), rtol=1e-2)(TARGETS, key=KEY),

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_positive
+from sdebnn.contract import solve
 from sdebnn.fields import own_scales
+from sdebnn.integrate import Solution
 from sdebnn.models import as_model, picked
 
 
@@ -49,19 +51,26 @@ class MCDropout(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the model with some units switched off, the KL added to its own."""
         arrays, rest = eqx.partition(self.model, eqx.is_inexact_array)
         leaves, structure = jax.tree.flatten(arrays)
-        keys, keep = jax.random.split(key, len(leaves)), 1 - self.rate
+        *keys, inner = jax.random.split(key, len(leaves) + 1)
+        keep = 1 - self.rate
         drawn, decay = [], jnp.zeros(())
         for leaf, axis, scale, k in zip(leaves, self.axes, self.scales, keys, strict=True):
             square = jnp.sum((leaf / scale) ** 2)
             if axis is not None:
-                units = [size if i == axis else 1 for i, size in enumerate(leaf.shape)]
+                # Of stacked layers, which have axes before their own, each has units of its own.
+                own = leaf.ndim - (2 if axis == 1 else 4)
+                units = [size if i == axis or i < own else 1 for i, size in enumerate(leaf.shape)]
                 leaf, square = leaf * jax.random.bernoulli(k, keep, tuple(units)) / keep, square / keep
             drawn.append(leaf)
             decay = decay + square
-        outputs, kl = eqx.combine(jax.tree.unflatten(structure, drawn), rest)(x, key=jax.random.fold_in(key, 0))
-        return outputs, kl + (0.5 * decay / self.prior_std**2).astype(kl.dtype)
+        part = solve(eqx.combine(jax.tree.unflatten(structure, drawn), rest), x, key=inner, rough=rough)
+        return part._replace(kl=part.kl + (0.5 * decay / self.prior_std**2).astype(part.kl.dtype))
 
 
 def _input_axes(model: Any, where: Callable[[Any], Any] | None) -> list[int | None]:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
+from sdebnn.contract import solve
+from sdebnn.integrate import Solution
 from sdebnn.models import as_model
 
 
@@ -25,7 +27,7 @@ class Ensemble(eqx.Module):
     def __init__(self, members: Sequence[Any]):
         if not isinstance(members, Sequence) or not members:
             raise ValueError("members must be a list of models: pass at least one.")
-        parts = [eqx.partition(as_model(member), eqx.is_inexact_array) for member in members]
+        parts = [eqx.partition(as_model(member), eqx.is_array) for member in members]
         likes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), arrays) for arrays, _ in parts]
         for number, (like, (_, rest)) in enumerate(zip(likes, parts, strict=True)):
             if like != likes[0] or not eqx.tree_equal(rest, parts[0][1]):
@@ -44,7 +46,11 @@ class Ensemble(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
-        return self.member(number_of(key, self.size))(x, key=jax.random.fold_in(key, 0))
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the member that the key names."""
+        return solve(self.member(number_of(key, self.size)), x, key=jax.random.fold_in(key, 0), rough=rough)
 
 
 def number_of(key: PRNGKeyArray, size: int) -> Array:

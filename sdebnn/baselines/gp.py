@@ -10,6 +10,7 @@ As each draw has frequencies of its own, its mean and covariance over draws are 
 prior is in closed form, so that the ELBO at the likelihood's own noise is the evidence: ``fit`` maximises that.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -61,8 +62,8 @@ class GP(eqx.Module):
             check_positive(name, value)
         check_count("features", features)
         self.x, self.y = Held(x), Held(y)
-        self.log_length = jnp.full(x.shape[1], jnp.log(length))
-        self.log_amplitude, self.log_noise = jnp.log(jnp.asarray(amplitude)), jnp.log(jnp.asarray(noise))
+        self.log_length = jnp.full(x.shape[1], math.log(length), x.dtype)
+        self.log_amplitude, self.log_noise = (jnp.asarray(math.log(v), x.dtype) for v in (amplitude, noise))
         self.kernel, self.features = kernel, features
 
     def log_evidence(self) -> Float[Array, ""]:
@@ -75,7 +76,8 @@ class GP(eqx.Module):
         """The mean of f at some points, for each target, and the covariance between the points."""
         check_array("x", x, least_ndim=2)
         gp, at = self._gp(), jnp.asarray(x, float) / self._length
-        after = [gp.condition(y, at).gp for y in self.y.value.T]
+        # No jitter on the diagonal: this covariance is told, not factorised.
+        after = [gp.condition(y, at, diag=jnp.zeros((), at.dtype)).gp for y in self.y.value.T]
         return jnp.stack([law.loc for law in after], axis=-1), after[0].covariance
 
     def __call__(

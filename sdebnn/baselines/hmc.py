@@ -17,8 +17,10 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn.baselines.ensemble import keys_in_turn, number_of
 from sdebnn.baselines.meanfield import MeanField
-from sdebnn.baselines.weights import Held
+from sdebnn.baselines.weights import Held, check_deterministic
 from sdebnn.checks import check_count, check_positive
+from sdebnn.contract import solve
+from sdebnn.integrate import Solution
 from sdebnn.likelihoods import Likelihood
 from sdebnn.processes import Normal, Weights
 
@@ -70,6 +72,7 @@ class HMC(eqx.Module):
         doublings: int = 8,
     ):
         blackjax()
+        check_deterministic("HMC", model)
         for name, value in (("chains", chains), ("doublings", doublings)):
             check_count(name, value)
         check_count("warmup", warmup, least=20)
@@ -93,11 +96,15 @@ class HMC(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the model under the sample that the key names."""
         if self.samples is None:
-            return self.start(x, key=key)
+            return self.start.solve(x, key=key, rough=rough)
         w = self.samples.value[number_of(key, self.samples.bits.shape[0])]
-        outputs, _ = self.start.net(w)(x, key=jax.random.fold_in(key, 0))
-        return outputs, jnp.zeros((), outputs.dtype)
+        part = solve(self.start.net(w), x, key=jax.random.fold_in(key, 0), rough=rough)
+        return part._replace(kl=jnp.zeros_like(part.kl))
 
     def conditioned(
         self,

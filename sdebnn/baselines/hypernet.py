@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.weights import Weighted
 from sdebnn.checks import check_count, check_key, check_positive
+from sdebnn.contract import solve
+from sdebnn.integrate import Solution
 from sdebnn.processes import Weights
 
 
@@ -113,10 +115,14 @@ class Hypernet(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the model under one draw of its weights, the KL added to its own."""
         w, log_q = self.draw(key=key)
-        outputs, kl = self.net(w)(x, key=jax.random.fold_in(key, 0))
+        part = solve(self.net(w), x, key=jax.random.fold_in(key, 0), rough=rough)
         log_p = _log_normal(w / self.prior_std) - w.size * math.log(self.prior_std)
-        return outputs, kl + (log_q - log_p).astype(kl.dtype)
+        return part._replace(kl=part.kl + (log_q - log_p).astype(part.kl.dtype))
 
 
 def _log_normal(z: Weights) -> Float[Array, ""]:

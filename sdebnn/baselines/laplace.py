@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.baselines.weights import Held
+from sdebnn.baselines.weights import Held, check_deterministic
 from sdebnn.checks import as_inputs, check_count, check_key, check_positive
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import as_model
@@ -47,6 +47,7 @@ class LastLayerLaplace(eqx.Module):
                 f"a last layer of {size} features and {outputs} outputs has {(size + 1) * outputs} weights, more than "
                 f"{MOST}: average the features of an image over its pixels, or take fewer."
             )
+        check_deterministic("LastLayerLaplace", features)
         self.features = as_model(features)
         self.w = jnp.concatenate([jax.random.normal(key, (size, outputs)), jnp.zeros((1, outputs))])
         self.factor = None

@@ -11,6 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.weights import Weighted
+from sdebnn.contract import solve
+from sdebnn.integrate import Solution
 from sdebnn.models import EXAMPLE, SDEBNN, Deterministic
 from sdebnn.processes import Normal, Weights
 
@@ -37,14 +39,18 @@ class MeanField(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
-        w = self.law.sample(key=key)
-        return self.evaluated(self.net(w), w, x, key)
+        return self.solve(x, key=key)[:2]
 
-    def evaluated(self, drawn: Any, w: Weights, x: Array, key: PRNGKeyArray) -> tuple[Array, Float[Array, ""]]:
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the model under one draw of its weights, the KL added to its own."""
+        w = self.law.sample(key=key)
+        return self.evaluated(self.net(w), w, x, key, rough)
+
+    def evaluated(self, drawn: Any, w: Weights, x: Array, key: PRNGKeyArray, rough: bool) -> Solution:
         """What one draw makes of a batch, and the KL."""
-        outputs, kl = drawn(x, key=jax.random.fold_in(key, 0))
+        part = solve(drawn, x, key=jax.random.fold_in(key, 0), rough=rough)
         own = self.law.kl() if hasattr(self.law, "kl") else self.law.log_ratio(w)
-        return outputs, kl + own.astype(kl.dtype)
+        return part._replace(kl=part.kl + own.astype(part.kl.dtype))
 
 
 class LocallyDrawn(eqx.Module):
@@ -59,12 +65,16 @@ class LocallyDrawn(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """As the posterior's, with sums in the place of weights."""
         net, law = self.posterior.net, self.posterior.law
         w = law.sample(key=key)
         mean, std = net(law.mean), net(jnp.exp(law.log_std))
         keys = jax.random.split(jax.random.fold_in(key, 1), len(passed_once(mean)))
         sums = [_Sums(*each) for each in zip(passed_once(mean), passed_once(std), keys, strict=True)]
-        return self.posterior.evaluated(eqx.tree_at(passed_once, net(w), sums), w, x, key)
+        return self.posterior.evaluated(eqx.tree_at(passed_once, net(w), sums), w, x, key, rough)
 
 
 def passed_once(node: Any) -> list[eqx.nn.Linear]:

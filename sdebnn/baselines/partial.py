@@ -22,17 +22,24 @@ class PartlyRandom(eqx.Module):
     until: float = eqx.field(static=True)
 
     def __check_init__(self):
-        if not isinstance(self.block, SDEBlock) or not isinstance(self.block.solver, FixedGrid):
-            raise ValueError(
-                f"{type(self.block).__name__} is not a block on a grid: pass bayesianize(..., solver=FixedGrid(20))."
-            )
-        if not isinstance(self.until, float | int) or not 0 < self.until <= 1:
+        grid = self._grid()
+        if isinstance(self.until, bool) or not isinstance(self.until, float | int) or not 0 < self.until <= 1:
             raise ValueError(f"until={self.until!r} is a depth: pass a number above 0, at most 1.")
+        if not round(self.until * grid.steps):
+            raise ValueError(f"until={self.until!r} is less than half of one of {grid.steps} steps: pass more.")
+
+    def _grid(self) -> FixedGrid:
+        if not isinstance(self.block, SDEBlock) or not isinstance(self.block.solver, FixedGrid):
+            found = getattr(self.block, "solver", self.block)
+            raise ValueError(
+                f"what is random up to a depth is solved on a grid; got {type(found).__name__}: use FixedGrid(20), "
+                "predict with steps= instead of rtol=."
+            )
+        return self.block.solver
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
-        assert isinstance(self.block.solver, FixedGrid)
-        return self.block.solver.weights(self.block, key=key, until=float(self.until))
+        return self._grid().weights(self.block, key=key, until=float(self.until))
 
     def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
         return self.solve(h, key=key)[:2]

@@ -65,6 +65,8 @@ class ResNet(eqx.Module):
         if classes is not None:
             check_count("classes", classes, least=2)
         check_counts("widths", widths)
+        if not widths:
+            raise ValueError("widths=() leave no layer: pass the channels at each scale, such as (16, 32, 64).")
         check_count("blocks", blocks, least=2)
         check_callable("activation", activation, "jnp.tanh")
         check_key(key)

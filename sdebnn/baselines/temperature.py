@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from sdebnn import metrics
 from sdebnn.checks import as_inputs, check_count
-from sdebnn.contract import draw_keys, solutions, training
+from sdebnn.contract import check_conditioning, conditioned, draw_keys, solutions, solve, training
+from sdebnn.integrate import Solution
 from sdebnn.likelihoods import Categorical, Likelihood
 from sdebnn.models import as_model
 
@@ -49,8 +50,21 @@ class TemperatureScaled(eqx.Module):
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "example class"], Float[Array, ""]]:
-        outputs, kl = self.model(x, key=key)
-        return outputs / jnp.exp(lax.stop_gradient(self.log_temperature)).astype(outputs.dtype), kl
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The model's own solution, its logits divided."""
+        part = solve(self.model, x, key=key, rough=rough)
+        temperature = jnp.exp(lax.stop_gradient(self.log_temperature)).astype(part.outputs.dtype)
+        return part._replace(outputs=part.outputs / temperature)
+
+    def check_conditioning(self, likelihood: Likelihood, validation: Any) -> None:
+        """Refuse what has no logits, or no examples to choose a temperature on."""
+        check_conditioning(self.model, likelihood, validation)
+        if not isinstance(likelihood, Categorical):
+            raise ValueError(f"likelihood={type(likelihood).__name__}() has no logits to scale: use Categorical().")
+        if validation is None:
+            raise ValueError("a temperature is chosen on held-out examples: pass validation=(x, y).")
 
     def conditioned(
         self,
@@ -65,13 +79,12 @@ class TemperatureScaled(eqx.Module):
         """The same model at the temperature that suits the validation set best."""
         from scipy import optimize
 
-        if not isinstance(likelihood, Categorical):
-            raise ValueError(f"likelihood={type(likelihood).__name__}() has no logits to scale: use Categorical().")
-        if validation is None:
-            raise ValueError("a temperature is chosen on held-out examples: pass validation=(x, y).")
-        keys = draw_keys(key, self.draws, self.model)
+        self.check_conditioning(likelihood, validation)
+        assert validation is not None
+        model = conditioned(self.model, likelihood, x, y, validation=validation, key=key, say=say)
+        keys = draw_keys(key, self.draws, model)
         rows = range(0, validation[0].shape[0], ROWS)
-        parts = [solutions(self.model, as_inputs("x", validation[0][i : i + ROWS]), keys, 1).outputs for i in rows]
+        parts = [solutions(model, as_inputs("x", validation[0][i : i + ROWS]), keys, 1).outputs for i in rows]
         logits, labels = jnp.concatenate(parts, axis=1), validation[1]
 
         @jax.jit
@@ -83,4 +96,5 @@ class TemperatureScaled(eqx.Module):
 
         found: Any = optimize.minimize_scalar(loss, bounds=np.log(RANGE), method="bounded")
         say(f"Temperature {np.exp(found.x):.3f}: {loss(0.0):.4f} -> {found.fun:.4f} nats on held-out examples.")
-        return eqx.tree_at(lambda model: model.log_temperature, self, jnp.asarray(found.x, self.log_temperature.dtype))
+        log_temperature = jnp.asarray(found.x, self.log_temperature.dtype)
+        return eqx.tree_at(lambda scaled: (scaled.model, scaled.log_temperature), self, (model, log_temperature))

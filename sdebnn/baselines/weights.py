@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from sdebnn.fields import Standardised, own_scales
-from sdebnn.models import as_model
+from sdebnn.models import as_model, blocks
 from sdebnn.processes import Weights
 
 
@@ -32,6 +32,14 @@ class Weighted(eqx.Module):
 
     def __call__(self, w: Weights) -> Any:
         return eqx.combine(self.weights.unravel(w), self.rest)
+
+
+def check_deterministic(name: str, model: Any) -> None:
+    """Refuse a model with random weights of its own, where only its parameters are to be uncertain."""
+    if blocks(model):
+        raise ValueError(
+            f"{name} takes a model without randomness of its own; this one holds an SDEBlock: use ODEBlock instead."
+        )
 
 
 class Held(eqx.Module):

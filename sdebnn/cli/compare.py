@@ -123,7 +123,7 @@ def _picture(table: Comparison, file: Path) -> None:
                 axes.plot(x, bound, "--", color="#333", linewidth=0.8, zorder=3)
         plots.observations(axes, seen, y)
         plots.plain(axes, row["name"], "")
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=8, labelbottom=True)
     middle, half = (y.max() + y.min()) / 2, (y.max() - y.min()) * 1.6
     panels[0, 0].set_ylim(middle - half, middle + half)
     save_picture(figure, file)

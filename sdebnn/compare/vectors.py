@@ -61,7 +61,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(mlp(key)), plain)] if classes else []
     return [
         *gp,
-        Row("HMC", lambda key: HMC(mlp(key), prior_std=PRIOR, warmup=300, draws=300, doublings=7), training, DRAWS),
+        Row("HMC", lambda key: HMC(mlp(key), prior_std=PRIOR, warmup=500, draws=400, doublings=7), training, DRAWS),
         Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, DRAWS),
         Row("MFVI", lambda key: MeanField(mlp(key), wide), training, DRAWS),
         Row("Bayes by Backprop", lambda key: bayes_by_backprop(mlp(key), wide=PRIOR, narrow=0.2), training, DRAWS),

@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, shown
-from sdebnn.contract import conditioned
+from sdebnn.contract import check_conditioning, conditioned
 from sdebnn.files import fingerprint
 from sdebnn.likelihoods import Likelihood
 from sdebnn.train.folder import RunFolder
@@ -102,6 +102,7 @@ def fit(
     save first; ``resume=True`` goes on from the last one, to the same numbers as if nothing had happened.
     """
     check_key(key)
+    check_conditioning(model, likelihood, validation)
     for name, value in (("epochs", epochs), ("draws", draws), ("accumulate", accumulate), ("keep", keep)):
         check_count(name, value)
     for name, value in (("max_skipped", max_skipped), ("memory_limit", memory_limit)):
