@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from sdebnn.contract import solve
+from sdebnn.contract import solve, training
 from sdebnn.integrate import Solution
 from sdebnn.models import as_model
 
@@ -16,8 +16,9 @@ from sdebnn.models import as_model
 class Ensemble(eqx.Module):
     """K models of one kind, each a draw: the last word of a key, modulo K, says which.
 
-    Train all of them at once by ``fit(..., draws=K)``: at every step each member sees the batch, and with Adam moves as
-    it would alone. Or train them one by one, where memory allows no more, and make an ensemble of what was fitted.
+    ``fit`` trains all of them in one compiled call: at every step each member sees the batch (``draws`` is rounded up
+    to whole rounds), ``draws_at_once`` of them side by side, and with Adam moves as it would alone. Where memory allows
+    no more, train them one by one, and make an ensemble of what was fitted.
     """
 
     arrays: Any  # of all members, which come first
@@ -39,6 +40,10 @@ class Ensemble(eqx.Module):
         """Keys that name each member in turn, from a member that the key says."""
         return keys_in_turn(key, draws, self.size)
 
+    def training(self) -> "EveryMember":
+        """The same ensemble, of which the ELBO averages over all members."""
+        return EveryMember(self)
+
     def member(self, number: Any) -> Any:
         """One of the models."""
         return eqx.combine(jax.tree.map(lambda leaf: leaf[number], self.arrays), self.rest)
@@ -51,6 +56,27 @@ class Ensemble(eqx.Module):
     def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
         """The solution of the member that the key names."""
         return solve(self.member(number_of(key, self.size)), x, key=jax.random.fold_in(key, 0), rough=rough)
+
+
+class EveryMember(eqx.Module):
+    """An ensemble as the ELBO sees it: its draws are whole rounds of the members."""
+
+    ensemble: Ensemble
+
+    def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
+        """Keys that name each member in turn, as often as the others."""
+        size = self.ensemble.size
+        return keys_in_turn(key, -(-draws // size) * size, size)
+
+    def __call__(
+        self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        return self.solve(x, key=key)[:2]
+
+    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
+        """The solution of the member that the key names, as the ELBO takes it."""
+        member = self.ensemble.member(number_of(key, self.ensemble.size))
+        return solve(training(member), x, key=jax.random.fold_in(key, 0), rough=rough)
 
 
 def number_of(key: PRNGKeyArray, size: int) -> Array:

@@ -90,7 +90,7 @@ def rows(data: DataSet) -> list[Row]:
         Row("SDE-BNN, w0 inferred + STL", sde(_inferred, "stl"), bayes, 16),
         Row("SDE-BNN, random to depth 1/2", partial(nets.depth, nets.half), bayes, 16),
         Row("SDE-BNN, random in one layer", partial(nets.depth, nets.one_layer), bayes, 16),
-        Row("Deep Ensemble", nets.ensemble, {**raw, "draws": MEMBERS}, MEMBERS),
+        Row("Deep Ensemble", nets.ensemble, raw, MEMBERS),
         Row("HMC", nets.hmc, {**standardised, "epochs": 3 * nets.size.epochs}, 100),
         Row("Temperature scaling", lambda key: TemperatureScaled(resnet(key)), raw),
         Row("Laplace (last layer)", nets.laplace, raw, 16),

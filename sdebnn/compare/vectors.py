@@ -62,7 +62,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     return [
         *gp,
         Row("HMC", lambda key: HMC(mlp(key), prior_std=PRIOR, warmup=500, draws=400, doublings=7), training, DRAWS),
-        Row("Deep Ensemble", nets.ensemble, {**training, "draws": MEMBERS}, DRAWS),
+        Row("Deep Ensemble", nets.ensemble, plain, DRAWS),
         Row("MFVI", lambda key: MeanField(mlp(key), wide), training, DRAWS),
         Row("Bayes by Backprop", lambda key: bayes_by_backprop(mlp(key), wide=PRIOR, narrow=0.2), training, DRAWS),
         Row("Bayesian hypernet", lambda key: Hypernet(mlp(key), prior_std=PRIOR, key=key), slow, DRAWS),

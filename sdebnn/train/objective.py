@@ -68,11 +68,11 @@ def elbo(
         log_likelihood = jnp.sum(likelihood.log_prob(solution.outputs, y))
         return log_likelihood, solution.kl, solution.roughness, _accuracy(likelihood, solution.outputs, y)
 
-    if draws == 1:
-        terms = one(draw_keys(key, 1, model)[0])  # without the axis: convolutions stay convolutions
+    keys = draw_keys(key, draws, seen)
+    if keys.size == 1:
+        terms = one(keys[0])  # without the axis: convolutions stay convolutions
     else:
-        keys = draw_keys(key, draws, model)
-        at_once = draws if draws_at_once is None else min(draws, draws_at_once)
+        at_once = keys.size if draws_at_once is None else min(keys.size, draws_at_once)
         each = lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
         terms = tuple(term.mean() for term in each)
     log_likelihood, kl, roughness, accuracy = terms
