@@ -50,6 +50,7 @@ from sdebnn.integrate import Adaptive
 
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
+FOREVER = 1_000_000  # what is refused after training would not be refused in time
 GRID = FixedGrid(3, gradient="backprop", unroll=1)
 
 
@@ -512,6 +513,12 @@ def test_members_trained_together_are_members_trained_alone():
             assert np.abs(ours - before).max() > 0.01
 
 
+def test_a_wrapped_net_tells_what_its_solve_took():
+    net = SDEBNN((ODEBlock(FIELD, solver=GRID),))
+    for wrapped in (MeanField(net), Hypernet(net, key=KEY), Ensemble([net, net]), TemperatureScaled(net)):
+        assert wrapped.solve(TARGETS, key=KEY).evaluations == GRID.steps, type(wrapped).__name__
+
+
 def test_predictions_hold_every_member_in_turn_and_a_key_names_one():
     ensemble = Ensemble(members())
     each = np.stack([jax.vmap(member)(X) for member in members()])
@@ -819,14 +826,22 @@ REFUSED = {
     "no draws": (lambda: TemperatureScaled(SMALL, draws=0), "draws=0"),
     "no model to scale": (lambda: TemperatureScaled(Adam()), "is no model"),
     "no validation": (
-        lambda: fit(TemperatureScaled(LINEAR), Categorical(), POINTS, jnp.array([0, 1, 0]), epochs=1, **QUIET),
+        lambda: fit(TemperatureScaled(LINEAR), Categorical(), POINTS, jnp.array([0, 1, 0]), epochs=FOREVER, **QUIET),
         r"pass validation=\(x, y\)",
     ),
     "no logits": (
         lambda: fit(
-            TemperatureScaled(LINEAR), Gaussian(1.0), POINTS, TARGETS, validation=(POINTS, TARGETS), epochs=1, **QUIET
+            TemperatureScaled(LINEAR), Gaussian(1.0), POINTS, TARGETS, validation=(POINTS, TARGETS), epochs=FOREVER,
+            **QUIET,
         ),
         r"likelihood=Gaussian\(\).*Categorical",
+    ),
+    "laplace of a random net": (lambda: LastLayerLaplace(BLOCK, 1, 1, key=KEY), "LastLayerLaplace.*holds an SDEBlock"),
+    "laplace inside a sequence": (
+        lambda: fit(
+            SDEBNN((LastLayerLaplace(SMALL, 1, 1, key=KEY),)), Gaussian(1.0), X, Y, epochs=FOREVER, **QUIET
+        ),
+        "LastLayerLaplace learns from the data by itself, and cannot do so inside SDEBNN: put it outermost",
     ),
     "no features": (lambda: LastLayerLaplace(SMALL, 0, 1, key=KEY), "size=0"),
     "no outputs": (lambda: LastLayerLaplace(SMALL, 1, 0, key=KEY), "outputs=0"),

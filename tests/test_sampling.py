@@ -19,6 +19,7 @@ from sdebnn import (
     Gaussian,
     MeanField,
     Normal,
+    TimeMLP,
     bayesianize,
     draw_keys,
     elbo,
@@ -373,6 +374,7 @@ REFUSED = {
     "no prior": (lambda: HMC(LINEAR, prior_std=0.0), "prior_std=0.0"),
     "no spread": (lambda: HMC(LINEAR, std=-1.0), "std=-1.0"),
     "no weights": (lambda: HMC(jnp.tanh), "no weights to infer"),
+    "a random net": (lambda: HMC(bayesianize(TimeMLP(2, (2,), key=KEY), key=KEY)), "HMC.*holds an SDEBlock"),
     "no numbers for a gp": (
         lambda: fit(GP(X, Y), Categorical(), X, Y, epochs=1, **QUIET),
         "y has dtype float32",

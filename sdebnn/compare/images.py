@@ -57,7 +57,7 @@ class Size(NamedTuple):
 def size_of(shape: tuple[int, int, int]) -> Size:
     """The paper's sizes; for images of less than 16 pixels, what two cores train in half a minute."""
     if min(shape[:2]) < 16:
-        return Size((8, 16, 32), (1,), 16, (1, 64, 1), FixedGrid(10, unroll=1, at_once=16), 64, 20)
+        return Size((8, 16, 32), (1,), 16, (1, 64, 1), FixedGrid(10, unroll=1, at_once=16), 64, 15)
     if shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0:
         return Size((16, 32, 64), (2, 2, 2), 64, (2, 128, 2), euler(20), 128, 500)
     return Size((16, 32, 64), (1,), 32, (1, 64, 1), euler(20), 128, 100)
@@ -164,4 +164,4 @@ class _Nets:
         size = self.shape[0] * self.shape[1] * self.shape[2]
         mlp = eqx.nn.MLP(size, self.classes, 16, 1, activation=jnp.tanh, key=key)
         net = SDEBNN((self.pixels(), Deterministic(jnp.ravel), Deterministic(mlp)))
-        return HMC(net, prior_std=3.0, warmup=150, draws=150, doublings=6)
+        return HMC(net, prior_std=3.0, warmup=150, draws=150, doublings=7)
