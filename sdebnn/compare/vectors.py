@@ -35,13 +35,14 @@ from sdebnn.processes import OU, Normal, Point
 
 MEMBERS = 8  # as in the paper's figure
 WIDTH = 32
+MOST = 2000  # examples of an exact Gaussian process: its cost grows with their cube
 PRIOR = 2.0  # standard deviation of standardised weights: as the gain of the field
 STEPS = 3000
 DRAWS = 200  # of functions: a prediction interval needs them, even of a net that has only one
 
 
 def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> list[Row]:
-    """Every row that applies to vectors: a ResNet of convolutions does not, a Gaussian process only to regressions."""
+    """Every row that applies to vectors: no ResNet of convolutions, a Gaussian process only of few examples."""
     nets = _Nets(x.shape[1], classes or y.shape[1])
     batch = min(256, x.shape[0])
     training = {
@@ -57,7 +58,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     def sde(initial: Any, kl: str) -> Callable[[PRNGKeyArray], SDEBNN]:
         return partial(nets.depth, partial(nets.sde, initial, kl))
 
-    gp = [] if classes else [Row("GP (exact)", lambda key: GP(x, y), evidence, DRAWS)]
+    gp = [] if classes or len(x) > MOST else [Row("GP (exact)", lambda key: GP(x, y), evidence, DRAWS)]
     scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(mlp(key)), plain)] if classes else []
     return [
         *gp,
