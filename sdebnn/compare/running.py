@@ -145,7 +145,6 @@ class Comparison:
         scores = self._scored(row, progress)
         self.done.append(scores)
         write_facts(self.file, KIND, {"settings": self.settings, "machine": _machine(), "rows": self.in_order()})
-        jax.clear_caches()  # of programs that no other row needs
         return scores
 
     def in_order(self) -> list[dict[str, Any]]:
