@@ -6,7 +6,6 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -31,16 +30,8 @@ from sdebnn import (
 )
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("_as_a_user")
 X, Y = np.ones((4, 1)), np.ones((4, 1))
-
-
-@pytest.fixture(autouse=True)
-def _as_a_user():
-    """Users have no shape checks switched on."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture(autouse=True)

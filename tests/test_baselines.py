@@ -4,7 +4,6 @@ import equinox as eqx
 import exact
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -48,18 +47,11 @@ from sdebnn.baselines.meanfield import LocallyDrawn, passed_once
 from sdebnn.contract import training
 from sdebnn.integrate import Adaptive
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
 FOREVER = 1_000_000  # what is refused after training would not be refused in time
 GRID = FixedGrid(3, gradient="backprop", unroll=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled_in_haste():
-    """Each program here runs for milliseconds: what takes long is to make it fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Matrix(eqx.Module):
@@ -850,15 +842,6 @@ REFUSED = {
     "too many features": (lambda: LastLayerLaplace(SMALL, 2000, 10, key=KEY), "20010 weights"),
     "other features": (lambda: LastLayerLaplace(SMALL, 2, 1, key=KEY)(X, key=KEY), r"shape \(1,\), size=2"),
 }  # fmt: skip
-
-
-@pytest.fixture
-def _as_a_user():
-    """Users have no shape checks switched on."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.usefixtures("_as_a_user")

@@ -6,6 +6,7 @@ import pytest
 
 from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, TimeMLP, bayesianize, draw_keys, prior_of
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 
 

@@ -27,6 +27,7 @@ from sdebnn import (
     solver_error,
 )
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 
 

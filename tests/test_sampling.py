@@ -4,7 +4,6 @@ import equinox as eqx
 import exact
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
@@ -28,16 +27,9 @@ from sdebnn import (
 )
 from sdebnn.baselines import GP, HMC
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled_in_haste():
-    """Each program here runs for milliseconds: what takes long is to make it fast."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def within(values, expected, errors=4.0):
@@ -380,15 +372,6 @@ REFUSED = {
         "y has dtype float32",
     ),
 }
-
-
-@pytest.fixture
-def _as_a_user():
-    """Users have no shape checks switched on."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.usefixtures("_as_a_user")

@@ -96,6 +96,9 @@ def fit(
     row without a better ``watch``, and the best parameters are returned. ``monitor`` measures, every so many epochs,
     how noisy the gradient would be under each estimator of the KL, and says whether "stl" pays.
 
+    **After the steps** a model that learns by more than them does so: HMC samples, a Laplace approximation takes the
+    curvature, a temperature is chosen on ``validation``.
+
     **Nothing is lost.** A step whose numbers are not finite is skipped and counted; after ``max_skipped`` in a row
     training stops with a warning and the last good parameters. With a ``folder`` there are checkpoints, every
     ``save_every`` seconds and at the end, the last ``keep`` of them kept, and ``metrics.jsonl``; Ctrl-C and SIGTERM
