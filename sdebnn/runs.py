@@ -7,6 +7,7 @@ RUN/result.json         how the trained model does on the test part
 
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,9 +82,8 @@ def load_data(name: str, seed: int = 0) -> DataSet:
     if name in IMAGES:
         return IMAGES[name]()
     if name in TOYS:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
-        train, test = (Part(*map(np.asarray, TOYS[name](n, key=k))) for n, k in zip((400, 1000), keys, strict=True))
-        return DataSet(name, train, test, ("0", "1") if name in ("moons", "spirals") else None)
+        parts = toy_parts(TOYS[name], (400, 1000), seed)
+        return DataSet(name, *parts, ("0", "1") if name in ("moons", "spirals") else None)
     if name.startswith("uci/"):
         _, table, split = (*name.split("/"), "0")[:3]
         if not split.isdigit():
@@ -98,6 +98,12 @@ def load_data(name: str, seed: int = 0) -> DataSet:
         f"data={name!r} is unknown: choose one of {', '.join(NAMES)}, uci/NAME/SPLIT, a .csv file, or a "
         "folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
     )
+
+
+def toy_parts(problem: Callable[..., Any], sizes: tuple[int, int], seed: int) -> tuple[Part, Part]:
+    """So many examples of a problem to train on, and so many to judge by."""
+    train, test = jax.random.split(jax.random.fold_in(jax.random.key(seed), 3))
+    return Part(*map(np.asarray, problem(sizes[0], key=train))), Part(*map(np.asarray, problem(sizes[1], key=test)))
 
 
 def make(settings: Settings) -> Run:

@@ -27,3 +27,18 @@ def _compiled_in_haste():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def refused():
+    """A check that a call is refused in one line of such words, with a remedy."""
+
+    def check(call, words):
+        with pytest.raises(ValueError, match=words) as error:
+            call()
+        message = str(error.value)
+        assert "\n" not in message
+        assert message.endswith(".")
+        assert ":" in message or "must be" in message  # a remedy, or the range
+
+    return check

@@ -138,3 +138,10 @@ def effective_size(chains: np.ndarray) -> float:
             break
         time += 2 * pair
     return m * n / max(time - 1, 1 / np.log10(m * n))
+
+
+def within(values, expected, errors: float = 4.0) -> bool:
+    """Whether the mean over the first axis is so few standard errors from what it should be."""
+    values = np.asarray(values, float)
+    error = values.std(0, ddof=1) / np.sqrt(len(values))
+    return bool(np.all(np.abs(values.mean(0) - expected) < errors * error + 1e-6))

@@ -76,13 +76,6 @@ def over_keys(model, x, draws, seed=1):
     return np.asarray(outputs, float), np.asarray(kl, float)
 
 
-def within(values, expected, errors=4.0):
-    """Whether the mean over the first axis is so few standard errors from what it should be."""
-    values = np.asarray(values, float)
-    error = values.std(0, ddof=1) / np.sqrt(len(values))
-    return np.all(np.abs(values.mean(0) - expected) < errors * error + 1e-6)
-
-
 def shaken(module, key=KEY, size=0.5):
     """The same module, its arrays moved at random: what starts at zero no longer is."""
     leaves, structure = jax.tree.flatten(module)
@@ -202,8 +195,8 @@ def test_draws_of_mean_field_weights_have_the_moments_of_their_law():
     model = linear_posterior()
     mean, cov = linear_moments(model)
     outputs, _ = over_keys(model, POINTS, 4000)
-    assert within(outputs, mean)
-    assert within(covariances(outputs, mean), cov)  # one function for all examples: they vary together
+    assert exact.within(outputs, mean)
+    assert exact.within(covariances(outputs, mean), cov)  # one function for all examples: they vary together
 
 
 def test_local_reparameterisation_keeps_each_example_s_law_and_parts_the_examples():
@@ -211,8 +204,8 @@ def test_local_reparameterisation_keeps_each_example_s_law_and_parts_the_example
     assert isinstance(training(model), LocallyDrawn)
     mean, cov = linear_moments(model)
     outputs, kl = over_keys(training(model), POINTS, 4000)
-    assert within(outputs, mean)
-    assert within(covariances(outputs, mean), cov * np.eye(3))
+    assert exact.within(outputs, mean)
+    assert exact.within(covariances(outputs, mean), cov * np.eye(3))
     np.testing.assert_allclose(kl, float(model.law.kl()), rtol=1e-5)
 
 
@@ -279,14 +272,14 @@ def test_the_scale_mixture_s_ratio_averages_to_the_kl_by_quadrature():
     law = ScaleMixture(jnp.array([0.0, 0.02, -0.6]), 0.04, share=0.3, wide=0.8, narrow=0.01)
     expected = sum(exact.mixture_kl(m, 0.04, 0.3, 0.8, 0.01) for m in (0.0, 0.02, -0.6))
     keys = jax.random.split(KEY, 20000)
-    assert within(jax.jit(jax.vmap(lambda key: law.log_ratio(law.sample(key=key))))(keys), expected)
+    assert exact.within(jax.jit(jax.vmap(lambda key: law.log_ratio(law.sample(key=key))))(keys), expected)
 
 
 def test_bayes_by_backprop_charges_each_draw_by_its_own_ratio():
     model = bayes_by_backprop(SMALL, 0.1, share=0.25, wide=2.0, narrow=0.05)
     _, kl = over_keys(model, jnp.ones((1, 2)), 20000)
     w = np.asarray(model.law.posterior.mean, float)
-    assert within(kl, sum(exact.mixture_kl(m, 0.1, 0.25, 2.0, 0.05) for m in w))
+    assert exact.within(kl, sum(exact.mixture_kl(m, 0.1, 0.25, 2.0, 0.05) for m in w))
 
 
 # MC dropout
@@ -297,9 +290,9 @@ def test_dropout_of_a_linear_model_has_bernoulli_moments_and_one_mask_for_all_ex
     weight, bias, x = np.asarray(LINEAR.weight), np.asarray(LINEAR.bias), np.asarray(POINTS)
     outputs, _ = over_keys(model, POINTS, 4000)
     mean = x @ weight.T + bias
-    assert within(outputs, mean)
+    assert exact.within(outputs, mean)
     # var z / keep² = (1 - keep) / keep, and examples share z
-    assert within(covariances(outputs, mean), 0.3 / 0.7 * np.einsum("nj,oj,mj->onm", x, weight**2, x))
+    assert exact.within(covariances(outputs, mean), 0.3 / 0.7 * np.einsum("nj,oj,mj->onm", x, weight**2, x))
 
 
 def test_units_are_switched_off_whole_and_never_the_data():
@@ -341,6 +334,24 @@ def test_stacked_blocks_have_masks_of_their_own(small_resnet):
     assert abs(apart - 0.5) < 4 * 0.5 / np.sqrt(on[:, 0].size)
 
 
+class Kernel(eqx.Module):
+    """A model whose outputs are the kernel of Equinox's convolution that it holds."""
+
+    plain: eqx.nn.Linear
+    conv: eqx.nn.Conv2d
+
+    def __call__(self, x, *, key):
+        return jnp.broadcast_to(self.conv.weight, (x.shape[0], *self.conv.weight.shape)), jnp.zeros(())
+
+
+def test_a_convolution_loses_whole_channels():
+    model = Kernel(LINEAR, eqx.nn.Conv2d(4, 3, 2, key=KEY))
+    outputs, _ = over_keys(MCDropout(model, 0.5), jnp.ones((1, 1)), 50)
+    on = outputs[:, 0] != 0  # draw, output, input, row, column
+    assert np.array_equal(on, np.broadcast_to(on[:, :1, :, :1, :1], on.shape))
+    assert 0.3 < on.mean() < 0.7
+
+
 # Bayesian hypernet
 
 
@@ -380,7 +391,7 @@ def test_the_density_of_two_weights_integrates_to_one():
     assert density.sum() * cell == pytest.approx(1.0, abs=2e-3)
     # and it is the density of these draws, not of others: the means agree
     mean = np.einsum("ij,ijk->k", density, np.asarray(grid, float)) * cell
-    assert within(w, mean)
+    assert exact.within(w, mean)
 
 
 def test_a_fresh_hypernet_is_the_factorised_normal_law():
@@ -388,7 +399,7 @@ def test_a_fresh_hypernet_is_the_factorised_normal_law():
     model = Hypernet(linear, 0.3, prior_std=1.5, key=KEY)
     mean = np.concatenate([np.sqrt(2) * np.asarray(linear.weight[0], float), np.asarray(linear.bias, float)])
     _, kl = over_keys(model, jnp.ones((1, 2)), 20000)
-    assert within(kl, sum(exact.normal_kl(m, 0.3, 0.0, 1.5) for m in mean))
+    assert exact.within(kl, sum(exact.normal_kl(m, 0.3, 0.0, 1.5) for m in mean))
 
 
 # BBVI for SDEs
@@ -610,8 +621,8 @@ def test_laplace_of_a_linear_gaussian_model_is_the_exact_posterior():
     at = np.array([[0.0, 0.0, 1.0], [1 / np.sqrt(2), -2 / np.sqrt(2), 1.0]])
     outputs, kl = over_keys(fitted, jnp.array([[0.0, 0.0], [1.0, -2.0]]), 4000)
     center = at @ np.asarray(fitted.w, float)
-    assert within(outputs, center)
-    assert within(covariances(outputs, center), np.stack([at @ laws[0][1] @ at.T] * 2))
+    assert exact.within(outputs, center)
+    assert exact.within(covariances(outputs, center), np.stack([at @ laws[0][1] @ at.T] * 2))
     expected = exact.gaussian_kl(np.ravel(fitted.w), cov, np.zeros(6), 0.64 * np.eye(6))
     np.testing.assert_allclose(kl, expected, rtol=1e-4)
 
@@ -778,7 +789,7 @@ REFUSED = {
     ),
     "a hyper ode without weights": (lambda: HyperODEBlock(Bare(), key=KEY), "Bare.*no weights"),
     "a hyper ode's widths": (lambda: HyperODEBlock(FIELD, drift=(0,), key=KEY), r"widths\[0\]=0"),
-    "no weights": (lambda: MeanField(jnp.tanh), "no weights to infer"),
+    "no weights": (lambda: MeanField(jnp.tanh), "no weights to learn"),
     "no model": (lambda: MeanField(3), "3 is no model"),
     "no spread": (lambda: MeanField(SMALL, lambda w: Normal(w, 0.0)), "std=0.0"),
     "all wide": (lambda: bayes_by_backprop(SMALL, share=1.0), "share=1.0"),
@@ -846,11 +857,5 @@ REFUSED = {
 
 @pytest.mark.usefixtures("_as_a_user")
 @pytest.mark.parametrize("call", REFUSED)
-def test_a_bad_argument_is_named_in_one_line_with_its_remedy(call):
-    make, words = REFUSED[call]
-    with pytest.raises(ValueError, match=words) as error:
-        make()
-    message = str(error.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    assert ":" in message or "must be" in message  # a remedy, or the range
+def test_a_bad_argument_is_named_in_one_line_with_its_remedy(call, refused):
+    refused(*REFUSED[call])

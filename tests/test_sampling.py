@@ -32,13 +32,6 @@ KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
 
 
-def within(values, expected, errors=4.0):
-    """Whether the mean over the first axis is so few standard errors from what it should be."""
-    values = np.asarray(values, float)
-    error = values.std(0, ddof=1) / np.sqrt(len(values))
-    return np.all(np.abs(values.mean(0) - expected) < errors * error + 1e-6)
-
-
 # Gaussian processes
 
 
@@ -95,14 +88,14 @@ def test_draws_of_the_gp_have_its_moments_and_its_bound_is_the_evidence(kernel):
         return model(NEW, key=key)[0], elbo(model, Gaussian(NOISE), X, Y, key=key).elbo
 
     outputs, bounds = drawn(jax.random.split(jax.random.key(1), 8000))
-    assert within(outputs, mean)
+    assert exact.within(outputs, mean)
     off = np.asarray(outputs, float) - mean
     for one in (0, 1):
         for other in (0, 1):  # targets are independent of one another
             expected = cov if one == other else np.zeros_like(cov)
-            assert within(np.einsum("dn,dm->dnm", off[..., one], off[..., other]), expected)
+            assert exact.within(np.einsum("dn,dm->dnm", off[..., one], off[..., other]), expected)
     # the KL is in closed form, so only E[log p(y | f)] is estimated
-    assert within(bounds, float(model.log_evidence()))
+    assert exact.within(bounds, float(model.log_evidence()))
 
 
 WAVE = jnp.linspace(-2.0, 2.0, 15)[:, None]
@@ -365,7 +358,7 @@ REFUSED = {
     "no doublings": (lambda: HMC(LINEAR, doublings=0), "doublings=0"),
     "no prior": (lambda: HMC(LINEAR, prior_std=0.0), "prior_std=0.0"),
     "no spread": (lambda: HMC(LINEAR, std=-1.0), "std=-1.0"),
-    "no weights": (lambda: HMC(jnp.tanh), "no weights to infer"),
+    "no weights": (lambda: HMC(jnp.tanh), "no weights to learn"),
     "a random net": (lambda: HMC(bayesianize(TimeMLP(2, (2,), key=KEY), key=KEY)), "HMC.*holds an SDEBlock"),
     "no numbers for a gp": (
         lambda: fit(GP(X, Y), Categorical(), X, Y, epochs=1, **QUIET),
@@ -376,14 +369,8 @@ REFUSED = {
 
 @pytest.mark.usefixtures("_as_a_user")
 @pytest.mark.parametrize("call", REFUSED)
-def test_a_bad_argument_is_named_in_one_line_with_its_remedy(call):
-    make, words = REFUSED[call]
-    with pytest.raises(ValueError, match=words) as error:
-        make()
-    message = str(error.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    assert ":" in message or "must be" in message  # a remedy, or the range
+def test_a_bad_argument_is_named_in_one_line_with_its_remedy(call, refused):
+    refused(*REFUSED[call])
 
 
 @pytest.mark.parametrize(("library", "make"), [("tinygp", lambda: GP(X, Y)), ("blackjax", lambda: HMC(LINEAR))])

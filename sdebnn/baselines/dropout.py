@@ -63,8 +63,8 @@ class MCDropout(eqx.Module):
         for leaf, axis, scale, k in zip(leaves, self.axes, self.scales, keys, strict=True):
             square = jnp.sum((leaf / scale) ** 2)
             if axis is not None:
-                # Of stacked layers, which have axes before their own, each has units of its own.
-                own = leaf.ndim - (2 if axis == 1 else 4)
+                # Of stacked kernels, which have axes before their four, each has units of its own.
+                own = leaf.ndim - 4 if axis > 1 else 0
                 units = [size if i == axis or i < own else 1 for i, size in enumerate(leaf.shape)]
                 leaf, square = leaf * jax.random.bernoulli(k, keep, tuple(units)) / keep, square / keep
             drawn.append(leaf)

@@ -19,7 +19,7 @@ from sdebnn.baselines.ensemble import keys_in_turn, number_of
 from sdebnn.baselines.meanfield import MeanField
 from sdebnn.baselines.weights import Held, check_deterministic
 from sdebnn.checks import check_count, check_positive
-from sdebnn.contract import solve
+from sdebnn.contract import draw_keys, solve
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import Likelihood
 from sdebnn.processes import Normal, Weights
@@ -86,7 +86,7 @@ class HMC(eqx.Module):
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
         """Keys that name each sample in turn, once there are any: they are kept in no order."""
         if self.samples is None:
-            return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
+            return draw_keys(key, draws)
         return keys_in_turn(key, draws, self.samples.bits.shape[0])
 
     def training(self) -> Any:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.baselines.odenet import carried, on_grid, taken_apart
+from sdebnn.baselines.odenet import carried, on_grid
+from sdebnn.baselines.weights import taken_apart
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Posterior, Solution
 from sdebnn.processes import OU, DriftNet, Point, Weights

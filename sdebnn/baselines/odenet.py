@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.fields import Standardised, own_scales
+from sdebnn.baselines.weights import taken_apart
+from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Solution, Solver
 from sdebnn.models import check_field, over_batch
 from sdebnn.processes import Depth, Weights
@@ -35,15 +36,6 @@ class ODEBlock(eqx.Module):
         """The hidden states at depth 1; whatever the key, and with no KL."""
         path = jnp.broadcast_to(self.value, (self.solver.steps, *self.value.shape))
         return carried(self, (path,) * self.solver.stages, h, rough)
-
-
-def taken_apart(module: Any) -> tuple[Any, Standardised, Weights]:
-    """A field without its weights, how these are standardised, and what they are now."""
-    arrays, field = eqx.partition(module, eqx.is_inexact_array)
-    if not jax.tree.leaves(arrays):
-        raise ValueError(f"{type(module).__name__} holds no floating-point array: there are no weights to train.")
-    weights = Standardised(arrays, own_scales(module))
-    return field, weights, weights.ravel(arrays)
 
 
 def on_grid(solver: Any) -> FixedGrid:

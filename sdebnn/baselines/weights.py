@@ -22,16 +22,21 @@ class Weighted(eqx.Module):
     @staticmethod
     def of(model: Any) -> tuple["Weighted", Weights]:
         """A model, or a module of one example, taken apart; and the weights it has now."""
-        model = as_model(model)
-        arrays, rest = eqx.partition(model, eqx.is_inexact_array)
-        if not jax.tree.leaves(arrays):
-            name = type(getattr(model, "module", model)).__name__
-            raise ValueError(f"{name} holds no floating-point array: there are no weights to infer.")
-        weights = Standardised(arrays, own_scales(model))
-        return Weighted(rest, weights), weights.ravel(arrays)
+        rest, weights, w = taken_apart(as_model(model))
+        return Weighted(rest, weights), w
 
     def __call__(self, w: Weights) -> Any:
         return eqx.combine(self.weights.unravel(w), self.rest)
+
+
+def taken_apart(module: Any) -> tuple[Any, Standardised, Weights]:
+    """A module without its weights, how these are standardised, and what they are now."""
+    arrays, rest = eqx.partition(module, eqx.is_inexact_array)
+    if not jax.tree.leaves(arrays):
+        name = type(getattr(module, "module", module)).__name__
+        raise ValueError(f"{name} holds no floating-point array: there are no weights to learn.")
+    weights = Standardised(arrays, own_scales(module))
+    return rest, weights, weights.ravel(arrays)
 
 
 def check_deterministic(name: str, model: Any) -> None:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.console import Console
 from sdebnn import runs
 from sdebnn.cli.common import key_of, plain_warnings, prepare_pictures, pyplot, save_picture
 from sdebnn.compare import Comparison
-from sdebnn.data import DataSet, Part, toy
+from sdebnn.data import DataSet, toy
 
 COLUMNS = {  # of a table, if the rows have it: its heading and how a number is written
     "accuracy": ("accuracy", "{:.2%}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"), "ece": ("ECE", "{:.2%}"),
@@ -46,9 +45,10 @@ def compare(
     total = len(table.rows)
     console.print(f"{total} rows on {table.settings['examples']} examples; each is kept in {table.file} as it ends.")
     with plain_warnings():
-        for row_now in table.pending():
-            console.print(f"[bold]{row_now.name}[/] ({len(table.done) + 1} of {total})", soft_wrap=True)
-            console.print(_line(table.add(row_now)), soft_wrap=True)
+        left = table.pending()
+        for number, now in enumerate(left, start=total - len(left) + 1):
+            console.print(f"[bold]{now.name}[/] ({number} of {total})", soft_wrap=True)
+            console.print(_line(table.add(now)), soft_wrap=True)
     if table.task.on_a_line:
         _picture(table, out / "posteriors.png")
     if as_json:
@@ -63,9 +63,7 @@ def _data(name: str, seed: int) -> DataSet:
     """The data set of a name; ``toy`` is 200 points of the demo's regression."""
     if name != "toy":
         return runs.load_data(name, seed)
-    keys = jax.random.split(jax.random.fold_in(key_of(seed), 3))
-    train, test = (Part(*map(np.asarray, toy.wave(n, key=k))) for n, k in zip((200, 400), keys, strict=True))
-    return DataSet("toy", train, test, None)
+    return DataSet("toy", *runs.toy_parts(toy.wave, (200, 400), seed), None)
 
 
 def _line(scores: dict[str, Any]) -> str:

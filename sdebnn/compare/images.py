@@ -18,25 +18,21 @@ from sdebnn.baselines import (
     HMC,
     Ensemble,
     Hypernet,
-    HyperODEBlock,
     LastLayerLaplace,
     MCDropout,
     MeanField,
-    ODEBlock,
-    PartlyRandom,
     ResNet,
     TemperatureScaled,
     bayes_by_backprop,
-    bbvi,
 )
-from sdebnn.compare.rows import Row
+from sdebnn.compare.rows import Blocks, Row, random_depth
 from sdebnn.convolutions import Pixels, TimeConv
 from sdebnn.data import DataSet
 from sdebnn.integrate import FixedGrid
-from sdebnn.models import SDEBNN, Deterministic, bayesianize
+from sdebnn.models import SDEBNN, Deterministic
 from sdebnn.nets import euler, paper_net
 from sdebnn.presets import looks_of
-from sdebnn.processes import OU, Normal, Point
+from sdebnn.processes import Normal, Point
 
 KL_WEIGHT = 1e-3
 MEMBERS = 4
@@ -66,14 +62,11 @@ def size_of(shape: tuple[int, int, int]) -> Size:
 def rows(data: DataSet) -> list[Row]:
     """Every row that applies to images of classes. (An exact Gaussian process does not: its likelihood is normal.)"""
     nets = _Nets(data)
+    blocks = Blocks(nets.size.grid, 0.1, nets.size.drift, partial(Normal, std=0.05), Point, 1)
     plain = {"epochs": nets.size.epochs, "batch_size": nets.size.batch, "draws": 1, "draws_at_once": 1}
     raw, standardised = {**plain, "learning_rate": 2e-3}, {**plain, "learning_rate": 2e-2}
     bayes, slow = {**standardised, "kl_weight": KL_WEIGHT}, {**plain, "learning_rate": 5e-3, "kl_weight": KL_WEIGHT}
-    resnet, ode, hyper = nets.resnet, partial(nets.depth, nets.ode), partial(nets.depth, nets.hyper)
-
-    def sde(initial: Any, kl: str) -> Callable[[PRNGKeyArray], SDEBNN]:
-        return partial(nets.depth, partial(nets.sde, initial, kl))
-
+    resnet, ode, hyper = nets.resnet, partial(nets.depth, blocks.ode), partial(nets.depth, blocks.hyper)
     return [
         Row("ResNet32", resnet, raw),
         Row("ODEnet", ode, standardised),
@@ -83,23 +76,13 @@ def rows(data: DataSet) -> list[Row]:
         Row("MFVI HyperODEnet", lambda key: MeanField(hyper(key)), bayes, 16),
         Row("Bayes by Backprop", lambda key: bayes_by_backprop(resnet(key)), bayes, 16),
         Row("Bayesian hypernet", lambda key: Hypernet(ode(key), key=key), slow, 16),
-        Row("BBVI for SDEs", partial(nets.depth, nets.gaussian), bayes, 16),
-        Row("SDE-BNN", sde(Point, "analytic"), bayes, 16),
-        Row("SDE-BNN + STL", sde(Point, "stl"), bayes, 16),
-        Row("SDE-BNN, w0 inferred", sde(_inferred, "analytic"), bayes, 16),
-        Row("SDE-BNN, w0 inferred + STL", sde(_inferred, "stl"), bayes, 16),
-        Row("SDE-BNN, random to depth 1/2", partial(nets.depth, nets.half), bayes, 16),
-        Row("SDE-BNN, random in one layer", partial(nets.depth, nets.one_layer), bayes, 16),
+        *random_depth(nets.depth, blocks, bayes, 16),
         Row("Deep Ensemble", nets.ensemble, raw, MEMBERS),
         Row("HMC", nets.hmc, {**standardised, "epochs": 3 * nets.size.epochs}, 100),
         Row("Temperature scaling", lambda key: TemperatureScaled(resnet(key)), raw),
         Row("Laplace (last layer)", nets.laplace, raw, 16),
         Row("MC dropout", lambda key: MCDropout(resnet(key), 0.1), {**raw, "kl_weight": KL_WEIGHT}, 16),
     ]
-
-
-def _inferred(w: Any) -> Normal:
-    return Normal(w, 0.05)
 
 
 class _Nets:
@@ -127,37 +110,13 @@ class _Nets:
             mean=self.looks["mean"], std=self.looks["std"], key=key,
         )  # fmt: skip
 
-    def ode(self, field: TimeConv, key: PRNGKeyArray) -> ODEBlock:
-        return ODEBlock(field, solver=self.size.grid)
-
-    def hyper(self, field: TimeConv, key: PRNGKeyArray) -> HyperODEBlock:
-        return HyperODEBlock(field, drift=self.size.drift, solver=self.size.grid, key=key)
-
-    def gaussian(self, field: TimeConv, key: PRNGKeyArray) -> Any:
-        return bbvi(field, solver=self.size.grid, key=key)
-
-    def sde(self, initial: Any, kl: Any, field: TimeConv, key: PRNGKeyArray, where: Any = None) -> Any:
-        return bayesianize(
-            field, where, prior=OU(sigma=0.1), drift=self.size.drift, initial=initial, solver=self.size.grid, kl=kl,
-            key=key,
-        )  # fmt: skip
-
-    def half(self, field: TimeConv, key: PRNGKeyArray) -> PartlyRandom:
-        return PartlyRandom(self.sde(Point, "analytic", field, key), 0.5)
-
-    def one_layer(self, field: TimeConv, key: PRNGKeyArray) -> Any:
-        return self.sde(Point, "analytic", field, key, where=lambda field: field.layers[1])
-
     def ensemble(self, key: PRNGKeyArray) -> Ensemble:
         return Ensemble([self.resnet(k) for k in jax.random.split(key, MEMBERS)])
 
     def laplace(self, key: PRNGKeyArray) -> LastLayerLaplace:
-        body, head = jax.random.split(key)
-        features = ResNet(self.shape[2], None, widths=self.size.widths, key=body)
-        width = self.size.widths[-1]
-        return LastLayerLaplace(
-            SDEBNN((self.pixels(), Deterministic(features))), width, self.classes, prior_std=3.0, key=head
-        )
+        *body, _ = self.resnet(key).layers
+        head_key = jax.random.split(key)[1]
+        return LastLayerLaplace(SDEBNN(tuple(body)), self.size.widths[-1], self.classes, prior_std=3.0, key=head_key)
 
     def hmc(self, key: PRNGKeyArray) -> HMC:
         """All data at every leapfrog step: a net of one hidden layer is what two cores can sample."""

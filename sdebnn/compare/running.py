@@ -18,7 +18,7 @@ import numpy as np
 from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.compare import images, vectors
 from sdebnn.compare.rows import Row
-from sdebnn.data import DataSet, Part, held_out
+from sdebnn.data import DataSet, Part, formats, held_out
 from sdebnn.files import read_facts, save_array, write_facts
 from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sdebnn.predict import evaluate, predict
@@ -155,7 +155,7 @@ class Comparison:
     def curve(self, name: str) -> np.ndarray | None:
         """Of a row, if it was drawn: predictions, and functions: "what draw point"."""
         file = self.out / _file_name(name)
-        return np.load(file) if file.exists() else None
+        return np.asarray(formats.mapped(file)) if file.exists() else None
 
     def points(self) -> np.ndarray:
         """Where curves are drawn: over the data, and as far again on both sides."""

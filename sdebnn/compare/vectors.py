@@ -17,21 +17,17 @@ from sdebnn.baselines import (
     HMC,
     Ensemble,
     Hypernet,
-    HyperODEBlock,
     LastLayerLaplace,
     MCDropout,
     MeanField,
-    ODEBlock,
-    PartlyRandom,
     TemperatureScaled,
     bayes_by_backprop,
-    bbvi,
 )
-from sdebnn.compare.rows import Row
+from sdebnn.compare.rows import Blocks, Row, random_depth
 from sdebnn.fields import Augment, TimeMLP
 from sdebnn.integrate import FixedGrid
-from sdebnn.models import SDEBNN, Deterministic, bayesianize
-from sdebnn.processes import OU, Normal, Point
+from sdebnn.models import SDEBNN, Deterministic
+from sdebnn.processes import Normal
 
 MEMBERS = 8  # as in the paper's figure
 WIDTH = 32
@@ -44,6 +40,7 @@ DRAWS = 200  # of functions: a prediction interval needs them, even of a net tha
 def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> list[Row]:
     """Every row that applies to vectors: no ResNet of convolutions, a Gaussian process only of few examples."""
     nets = _Nets(x.shape[1], classes or y.shape[1])
+    blocks = Blocks(FixedGrid(10), 0.2, (32, 32), Normal, Normal, -1)
     batch = min(256, x.shape[0])
     training = {
         "epochs": max(1, STEPS * batch // x.shape[0]), "batch_size": batch, "draws": 4, "learning_rate": 1e-2,
@@ -53,11 +50,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     evidence = {**plain, "epochs": 300, "batch_size": None, "learning_rate": 5e-2}
     wide = partial(Normal, std=0.05, prior_std=PRIOR)
     slow = {**training, "learning_rate": 5e-3}
-    mlp, ode, hyper = nets.mlp, partial(nets.depth, nets.ode), partial(nets.depth, nets.hyper)
-
-    def sde(initial: Any, kl: str) -> Callable[[PRNGKeyArray], SDEBNN]:
-        return partial(nets.depth, partial(nets.sde, initial, kl))
-
+    mlp, ode, hyper = nets.mlp, partial(nets.depth, blocks.ode), partial(nets.depth, blocks.hyper)
     gp = [] if classes or len(x) > MOST else [Row("GP (exact)", lambda key: GP(x, y), evidence, DRAWS)]
     scaled = [Row("Temperature scaling", lambda key: TemperatureScaled(mlp(key)), plain)] if classes else []
     return [
@@ -77,13 +70,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
         Row(
             "Bayesian neural ODE (HMC)", lambda key: HMC(ode(key), warmup=300, draws=200, doublings=7), training, DRAWS
         ),
-        Row("BBVI for SDEs", partial(nets.depth, nets.gaussian), training, DRAWS),
-        Row("SDE-BNN", sde(Point, "analytic"), training, DRAWS),
-        Row("SDE-BNN + STL", sde(Point, "stl"), training, DRAWS),
-        Row("SDE-BNN, w0 inferred", sde(Normal, "analytic"), training, DRAWS),
-        Row("SDE-BNN, w0 inferred + STL", sde(Normal, "stl"), training, DRAWS),
-        Row("SDE-BNN, random to depth 1/2", partial(nets.depth, nets.half), training, DRAWS),
-        Row("SDE-BNN, random in one layer", partial(nets.depth, nets.one_layer), training, DRAWS),
+        *random_depth(nets.depth, blocks, training, DRAWS),
     ]
 
 
@@ -92,7 +79,6 @@ class _Nets:
 
     def __init__(self, size: int, outputs: int):
         self.size, self.outputs = size, outputs
-        self.grid = FixedGrid(10)
 
     def mlp(self, key: PRNGKeyArray) -> eqx.nn.MLP:
         return eqx.nn.MLP(self.size, self.outputs, WIDTH, 2, activation=jax.nn.swish, key=key)
@@ -104,24 +90,6 @@ class _Nets:
         field = TimeMLP(state, (16,), activation=jax.nn.swish, gain=2.0, key=field_key)
         head = eqx.nn.Linear(state, self.outputs, key=head_key)
         return SDEBNN((Deterministic(Augment(self.size, 2)), block(field, block_key), Deterministic(head)))
-
-    def ode(self, field: TimeMLP, key: PRNGKeyArray) -> ODEBlock:
-        return ODEBlock(field, solver=self.grid)
-
-    def hyper(self, field: TimeMLP, key: PRNGKeyArray) -> HyperODEBlock:
-        return HyperODEBlock(field, solver=self.grid, key=key)
-
-    def gaussian(self, field: TimeMLP, key: PRNGKeyArray) -> Any:
-        return bbvi(field, prior=OU(sigma=0.2), solver=self.grid, initial=Normal, key=key)
-
-    def sde(self, initial: Any, kl: Any, field: TimeMLP, key: PRNGKeyArray, where: Any = None) -> Any:
-        return bayesianize(field, where, prior=OU(sigma=0.2), initial=initial, solver=self.grid, kl=kl, key=key)
-
-    def half(self, field: TimeMLP, key: PRNGKeyArray) -> PartlyRandom:
-        return PartlyRandom(self.sde(Normal, "analytic", field, key), 0.5)
-
-    def one_layer(self, field: TimeMLP, key: PRNGKeyArray) -> Any:
-        return self.sde(Normal, "analytic", field, key, where=lambda field: field.layers[-1])
 
     def ensemble(self, key: PRNGKeyArray) -> Ensemble:
         return Ensemble([self.mlp(k) for k in jax.random.split(key, MEMBERS)])
