@@ -1,7 +1,8 @@
 """Files that are written whole or not at all, and that say so when they were changed since.
 
 A tree of arrays is two files: ``NAME.safetensors``, and ``NAME.json`` with the SHA-256 of the first, what else is to be
-known, and a SHA-256 of its own. The second is written last: where it is, the pair is complete.
+known, and a SHA-256 of its own. The second is written last: where it is, the pair is complete. What may be written over
+an older one is one file, with the record in its header: ``save_one``.
 """
 
 import contextlib
@@ -81,7 +82,7 @@ def read_facts(file: Path, kind: str) -> dict[str, Any]:
 
 def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
     """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
-    data = serialise({name: np.asarray(array, order="C") for name, array in _named(tree).items()})
+    data = serialise({name: np.asarray(array, order="C") for name, array in named(tree).items()})
     write_whole(_with(path, ".safetensors"), data)
     write_facts(_with(path, ".json"), kind, {"sha256": hashlib.sha256(data).hexdigest(), **facts})
 
@@ -100,7 +101,7 @@ def load_tree(path: Path, like: PyTree, kind: str, *, some: bool = False) -> tup
         arrays = parse(data)
     except (SafetensorError, ValueError, KeyError) as error:  # a seal over nonsense is not a tree
         raise _broken(file, f"is no safetensors file ({error})") from None
-    wanted = _named(like)
+    wanted = named(like)
     unknown = set(wanted) - set(arrays) if some else set(arrays) ^ set(wanted)
     if unknown:
         raise ValueError(
@@ -113,13 +114,42 @@ def load_tree(path: Path, like: PyTree, kind: str, *, some: bool = False) -> tup
                 f"{file} is of another model or optimiser: {name} is {arrays[name].dtype} {arrays[name].shape} there, "
                 f"{array.dtype} {array.shape} here; build them as they were when it was saved."
             )
-    return jax.tree_util.tree_map_with_path(lambda where, _: arrays[_name(where)], like), facts
+    return put_back(like, arrays), facts
 
 
-def _named(tree: PyTree) -> dict[str, Any]:
+def save_one(path: Path, arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> None:
+    """Write arrays, and the facts about them, as one safetensors file."""
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    words = {"kind": kind, "sha256": hashlib.sha256(serialise(arrays)).hexdigest(), **facts}
+    write_whole(path, serialise(arrays, {"record": json.dumps({**words, "seal": _seal(words)})}))
+
+
+def load_one(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What ``save_one`` wrote, unless it was changed since or is of another kind."""
+    data = path.read_bytes()
+    try:
+        arrays = parse(data)
+        size = int.from_bytes(data[:8], "little")
+        words = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["record"])
+        seal = words.pop("seal")
+    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise ValueError(f"{path} is no {kind}, or it was cut short: save it anew.") from None
+    if seal != _seal(words) or words.pop("sha256") != hashlib.sha256(serialise(arrays)).hexdigest():
+        raise ValueError(f"{path} was changed since it was written: save it anew.")
+    if words.pop("kind") != kind:
+        raise ValueError(f"{path} is no {kind}: save it anew.")
+    return arrays, words
+
+
+def named(tree: PyTree) -> dict[str, Any]:
     """The leaves of a tree by their paths."""
-    named = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {_name(where): leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for where, leaf in named}
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {_name(where): leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for where, leaf in leaves}
+
+
+def put_back(like: PyTree, arrays: dict[str, Any]) -> PyTree:
+    """A tree like ``like``, of the arrays that ``named`` called so."""
+    return jax.tree_util.tree_map_with_path(lambda where, _: arrays[_name(where)], like)
 
 
 def _name(where: tuple[Any, ...]) -> str:

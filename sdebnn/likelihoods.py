@@ -218,3 +218,41 @@ class Categorical(eqx.Module):
         """Classes drawn from p(y | outputs)."""
         check_key(key)
         return jax.random.categorical(key, outputs)
+
+
+class Weighted(eqx.Module):
+    """Any likelihood, of targets whose last column says how often each row counts; class numbers may be floats there.
+
+    Rows of weight 2 are as two of them. A forecast knows no weights: all else is the likelihood's own.
+    """
+
+    likelihood: Likelihood
+
+    def log_prob(self, outputs: Outputs, y: Real[Array, "*_ column"]) -> Float[Array, "..."]:
+        """log p(y | outputs), as often as the row counts."""
+        targets, weights = self.parted(y)
+        return weights * self.likelihood.log_prob(outputs, targets)
+
+    def parted(self, y: Real[Array, "*_ column"]) -> tuple[Array, Float[Array, "..."]]:
+        """The targets as the likelihood takes them, and the weights."""
+        if y.shape[-1] < 2:
+            raise ValueError(f"y has shape {y.shape}: put the weight of each row in a last column, after the targets.")
+        targets, weights = y[..., :-1], y[..., -1]
+        return targets[..., 0].astype(int) if isinstance(self.likelihood, Categorical) else targets, weights
+
+    def center(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The middle of p(y | outputs)."""
+        return self.likelihood.center(outputs)
+
+    def variance(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The variance of p(y | outputs)."""
+        return self.likelihood.variance(outputs)
+
+    def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Array:
+        """Targets drawn from p(y | outputs), without weights."""
+        return self.likelihood.sample(outputs, key=key)
+
+
+def parted(likelihood: Likelihood, y: Array) -> tuple[Likelihood, Array, Array | None]:
+    """A likelihood without weights, its targets, and the weights, if there are any."""
+    return (likelihood.likelihood, *likelihood.parted(y)) if isinstance(likelihood, Weighted) else (likelihood, y, None)

@@ -47,12 +47,16 @@ def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
     return jnp.mean(jnp.argmax(samples.mean(0), axis=-1) == labels)
 
 
-def nll(log_probs: Float[Numbers, "draw example"]) -> Float[Array, ""]:
-    """Mean -log p(y | x) in nats, where p averages the densities exp(log_probs) over the draws."""
+def nll(
+    log_probs: Float[Numbers, "draw example"], weights: Float[Numbers, " example"] | None = None
+) -> Float[Array, ""]:
+    """Mean -log p(y | x) in nats, where p averages the densities exp(log_probs) over draws; rows may be weighted."""
     if log_probs.ndim != 2 or log_probs.size == 0:
         raise ValueError(f"log_probs has shape {log_probs.shape}: pass (draws, examples).")
+    if weights is not None and weights.shape != log_probs.shape[1:]:
+        raise ValueError(f"weights has shape {weights.shape}: pass one for each of {log_probs.shape[1]} examples.")
     draws = log_probs.shape[0]
-    return -jnp.mean(jax.nn.logsumexp(log_probs, axis=0) - jnp.log(draws))
+    return -jnp.average(jax.nn.logsumexp(log_probs, axis=0) - jnp.log(draws), weights=weights)
 
 
 def brier(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:

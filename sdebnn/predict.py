@@ -14,7 +14,7 @@ from sdebnn import metrics
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.contract import check_solution, draw_keys, solutions
 from sdebnn.integrate import FixedGrid, Solution, tighter
-from sdebnn.likelihoods import Categorical, Likelihood
+from sdebnn.likelihoods import Categorical, Likelihood, parted
 from sdebnn.models import blocks, map_blocks, refined
 from sdebnn.train import as_data, is_lazy
 
@@ -100,13 +100,15 @@ def evaluate(
     """Score the averaged forecast on (x, y): ``nll`` and ``kl`` in nats, beside what suits the likelihood.
 
     Under ``Categorical``: ``accuracy``, ``ece``, ``brier``. Otherwise ``rmse``, ``coverage_95``. ``evaluations`` is how
-    often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``.
+    often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``. Under ``Weighted``,
+    too, every row counts once.
     """
     check_key(key)
     x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
     solutions = _solutions(_dialled(model, steps, rtol), x, draws, draw_key, batch_size, draws_at_once)
     samples = solutions.outputs
+    likelihood, y, _ = parted(likelihood, y)
     scores = {
         "nll": metrics.nll(likelihood.log_prob(samples, y)),
         "kl": solutions.kl.mean(),

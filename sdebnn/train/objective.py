@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
 from sdebnn.contract import draw_keys, solve, training
-from sdebnn.likelihoods import Categorical, Likelihood
+from sdebnn.likelihoods import Categorical, Likelihood, parted
 
 ROWS_A_CHECK = 100_000  # of targets, that are looked at together
 
@@ -81,9 +81,10 @@ def elbo(
 
 
 def _accuracy(likelihood: Likelihood, outputs: Array, y: Array) -> Float[Array, ""]:
+    likelihood, y, weights = parted(likelihood, y)
     if not isinstance(likelihood, Categorical):
         return jnp.full((), jnp.nan, outputs.dtype)
-    return jnp.mean((jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype))
+    return jnp.average((jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype), weights=weights)
 
 
 def as_floats(x: Array) -> Float[Array, "..."]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from sdebnn import metrics
 from sdebnn.contract import draw_keys, solutions
-from sdebnn.likelihoods import Categorical
+from sdebnn.likelihoods import Categorical, parted
 from sdebnn.train.objective import as_floats
 
 DRAWS = 4
@@ -32,6 +32,7 @@ def validation_scores(
     """Score a model and its likelihood on held-out examples, a thousand at a time."""
     model, likelihood = pair
     keys = draw_keys(jax.random.fold_in(key, 0x7A11), DRAWS, model)
+    likelihood, y, weights = parted(likelihood, y)
     log_probs, right, kl = [], [], math.nan
     for i in range(0, x.shape[0], ROWS):
         drawn = solutions(model, as_floats(jnp.asarray(x[i : i + ROWS])), keys, draws_at_once or DRAWS)
@@ -41,5 +42,6 @@ def validation_scores(
             classes = np.asarray(likelihood.center(drawn.outputs)).mean(0).argmax(-1)
             right.append(classes == np.asarray(y[i : i + ROWS]))
     each = np.concatenate(log_probs, axis=1)
-    accuracy = float(np.concatenate(right).mean()) if right else math.nan
-    return Scores(nll=float(metrics.nll(each)), elbo=float(each.mean()) - kl / examples, kl=kl, accuracy=accuracy)
+    fit = float(np.average(each.mean(0), weights=weights))
+    accuracy = float(np.average(np.concatenate(right), weights=weights)) if right else math.nan
+    return Scores(nll=float(metrics.nll(each, weights)), elbo=fit - kl / examples, kl=kl, accuracy=accuracy)
