@@ -36,7 +36,7 @@ bench: $(READY) ## time a toy job and an image job beside their peers, and measu
 lock: $(READY) ## pin every dependency anew in requirements.txt
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --quiet --extra baselines --extra data --extra logging --extra plot --group dev pyproject.toml -o requirements.txt
+		--no-header --quiet --extra baselines --extra data --extra logging --extra plot --extra sklearn --group dev pyproject.toml -o requirements.txt
 
 clean: ## remove the environment and what the demo wrote
 	rm -rf .venv demo

@@ -1,5 +1,8 @@
 """Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sdebnn import data, metrics
 from sdebnn.baselines import (
     GP,
@@ -23,14 +26,39 @@ from sdebnn.contract import draw_keys
 from sdebnn.convolutions import TimeConv, TimeConvLayer, squeeze, unsqueeze
 from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
 from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
-from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT
+from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
 from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, prior_of, refined
 from sdebnn.nets import our_net, paper_net
 from sdebnn.predict import Spread, evaluate, predict, solver_error
 from sdebnn.processes import OU, DriftNet, Independent, LinearDrift, NoDrift, Normal, Point
 from sdebnn.train import Elbo, EstimatorNoise, Fit, elbo, estimator_noise, fit
 
+if TYPE_CHECKING:
+    from sdebnn.artifacts import load, save
+    from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
+
 __version__ = "0.1.0"
+
+_WITH_SKLEARN = {
+    "SDEBNNClassifier": "estimators",
+    "SDEBNNRegressor": "estimators",
+    "load": "artifacts",
+    "save": "artifacts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs scikit-learn is imported when it is asked for."""
+    if name not in _WITH_SKLEARN:
+        raise AttributeError(f"module 'sdebnn' has no attribute {name!r}")
+    try:
+        room = importlib.import_module(f"sdebnn.{_WITH_SKLEARN[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "sklearn":
+            raise
+        raise ImportError(f"sdebnn.{name} needs scikit-learn: pip install 'sdebnn[sklearn]'.") from None
+    return getattr(room, name)
+
 
 __all__ = [
     "GP",
@@ -65,6 +93,8 @@ __all__ = [
     "Point",
     "Posterior",
     "ResNet",
+    "SDEBNNClassifier",
+    "SDEBNNRegressor",
     "SDEBlock",
     "ScaleMixture",
     "Solution",
@@ -76,6 +106,7 @@ __all__ = [
     "TimeConvLayer",
     "TimeMLP",
     "WeightPath",
+    "Weighted",
     "bayes_by_backprop",
     "bayesianize",
     "bbvi",
@@ -86,12 +117,14 @@ __all__ = [
     "evaluate",
     "fan_in_scale",
     "fit",
+    "load",
     "metrics",
     "our_net",
     "paper_net",
     "predict",
     "prior_of",
     "refined",
+    "save",
     "solver_error",
     "squeeze",
     "unsqueeze",

@@ -19,7 +19,7 @@ TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, Net, Scaling)}
 Place = str | os.PathLike[str]
 
 
-def save(estimator: Estimator, path: Place) -> None:
+def save(estimator: Any, path: Place) -> None:
     """Write a fitted estimator to one file, whole or not at all; one that was there before is replaced.
 
     ``load`` gives it back, with the same predictions, on any machine.

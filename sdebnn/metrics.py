@@ -94,3 +94,18 @@ def coverage(
     _check_regression(samples, y)
     low, high = jnp.quantile(samples, jnp.array([(1 - level) / 2, (1 + level) / 2]), axis=0)
     return jnp.mean((low <= y) & (y <= high))
+
+
+def crps(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> Float[Array, ""]:
+    """Continuous ranked probability score, in the units of y, the samples being draws of y itself: less is better.
+
+    E|Y - y| - ½ E|Y - Y'|, the second mean taken over all pairs of different draws.
+    """
+    _check_regression(samples, y)
+    draws = samples.shape[0]
+    if draws < 2:
+        raise ValueError(f"samples has shape {samples.shape}: the spread of a forecast needs two draws or more.")
+    # Σ_ij |Y_i - Y_j| = 2 Σ_i (2i - n + 1) Y_(i), the draws ascending, i from 0.
+    ranks = jnp.arange(draws)[:, None, None]
+    pairs = jnp.sum((2 * ranks - draws + 1) * jnp.sort(samples, axis=0), axis=0) / (draws * (draws - 1))
+    return jnp.mean(jnp.mean(jnp.abs(samples - y), axis=0) - pairs)

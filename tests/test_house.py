@@ -9,7 +9,7 @@ import sdebnn
 ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "processes", "fields", "convolutions", "likelihoods", "metrics", "integrate", "contract",
-    "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "artifacts", "estimators",
+    "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "estimators", "artifacts",
     "plots", "report", "verify", "cli",
 ]  # fmt: skip
 

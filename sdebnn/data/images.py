@@ -67,7 +67,7 @@ def digits(seed: int = 0) -> DataSet:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ValueError("digits are part of scikit-learn: pip install 'sdebnn[data]'.") from None
-    images, classes = load_digits(return_X_y=True)
+    images, classes = map(np.asarray, load_digits(return_X_y=True))
     x = (15 * images).astype(np.uint8).reshape(-1, 8, 8, 1)  # from 0..16 to 0..240, exactly
     order = np.random.default_rng(seed).permutation(len(x))
     first = 4 * len(x) // 5

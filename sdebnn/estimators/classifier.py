@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_consistent_leng
 
 from sdebnn.checks import check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, most_likely
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Categorical
 
@@ -28,24 +28,24 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
     def __init__(
         self,
         *,
-        members: int = 5,
-        width: int = 50,
-        steps: int = 4,
-        sigma: float = 0.03,
-        kl_weight: float = 1.0,
-        class_weight: Any = None,
-        max_iter: int = 1000,
-        batch_size: int = 128,
-        learning_rate: float = 2e-2,
-        early_stopping: bool = True,
-        validation_fraction: float = 0.2,
-        n_iter_no_change: int = 10,
-        draws: int = 100,
-        conformal: bool = False,
-        calibration_fraction: float = 0.2,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: Any = False,
+        members=5,
+        width=50,
+        steps=4,
+        sigma=0.01,
+        kl_weight=1.0,
+        class_weight=None,
+        max_iter=3000,
+        batch_size=None,
+        learning_rate=2e-2,
+        early_stopping=True,
+        validation_fraction=0.2,
+        n_iter_no_change=10,
+        draws=100,
+        conformal=False,
+        calibration_fraction=0.2,
+        warm_start=False,
+        random_state=None,
+        verbose=False,
     ):
         super().__init__(
             members=members, width=width, steps=steps, sigma=sigma, kl_weight=kl_weight, max_iter=max_iter,
@@ -56,9 +56,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SDEBNNClassifier":
-        """Train on a table of numbers, and a label for every row."""
-        self._check_parameters()
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         going_on = self._goes_on()
         X, y = validate_data(self, X, y, dtype=np.float64, reset=not going_on)
         check_classification_targets(y)
@@ -67,7 +65,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         classes, numbers = np.unique(y, return_inverse=True)
         if len(np.unique(numbers[weight > 0])) < 2:
             raise ValueError(
-                f"y holds one class, {shown(classes[0])}: a classifier needs rows of two classes or more, of a weight "
+                f"y holds one class, {shown(classes.tolist()[0])}: a classifier needs rows of two classes or more, of a weight "
                 "that is not zero."
             )
         if going_on and not np.array_equal(classes, self.classes_):
@@ -75,13 +73,10 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
                 f"warm_start=True goes on with the classes {shown(self.classes_.tolist())}, y holds "
                 f"{shown(classes.tolist())}: keep them, or set warm_start=False."
             )
-        weight = weight * compute_sample_weight(self.class_weight, y)
-        seed = self._seed()
-        rows, held_out = self._calibration(Rows(X, numbers[:, None].astype(np.float64), weight), seed)
-        self._fit(rows, len(classes), Categorical(), seed, scale_targets=False)
         self.classes_ = classes
-        self.scores_ = None if held_out is None else self._scores(held_out)
-        return self
+        weight = weight * compute_sample_weight(self.class_weight, y)
+        rows = Rows(X, numbers[:, None].astype(np.float64), weight)
+        return Task(rows, len(classes), Categorical(), scaled=False)
 
     def predict_proba(self, X: Any, return_std: bool = False) -> Any:
         """The probability of each class, as ``classes_`` has them; with ``return_std`` also its spread over draws."""
@@ -132,7 +127,8 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         check_consistent_length(X, y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"y holds {shown(unknown[0])}, which is none of the classes this was fitted to.")
+            known = shown(self.classes_.tolist())
+            raise ValueError(f"y holds {shown(unknown.tolist()[0])}, which this was not fitted to: it knows {known}.")
         return log_proba[np.arange(len(y)), np.searchsorted(self.classes_, y)]
 
     def _scores(self, rows: Rows) -> np.ndarray:

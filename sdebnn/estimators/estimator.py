@@ -5,15 +5,17 @@ wide the forecast must be. Whatever is random comes from one seed, drawn from ``
 predictions: a fitted estimator always says the same of a row, whichever rows are beside it.
 """
 
+import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import optimize
 from sklearn.base import BaseEstimator
@@ -21,7 +23,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sdebnn.baselines import Ensemble
-from sdebnn.checks import check_count, check_positive, shown
+from sdebnn.checks import check_count, check_positive
+from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.table import BINS, Encoding, Rows, Scaling, power_of_two
 from sdebnn.files import named, put_back
 from sdebnn.integrate import FixedGrid
@@ -35,8 +38,9 @@ LEAST_STATE = 32  # numbers in the hidden state
 ZEROS = 8  # of which are no column of the table, at least
 DRIFT = (16, 16)  # widths of the net of the posterior's drift
 CHECKS = 50  # of the rows held out, in ``max_iter`` steps
-FEW = 5  # rows held out that say nothing: a table so small is trained on whole
+FEW = 3  # rows, of which none can be spared
 DRAWS_HELD_OUT = 20  # of each member, by which its rows held out are predicted
+MOST_CALIBRATED = 2048  # of these rows: more would not change one number
 LARGEST = math.log(4)  # factor of a calibration
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
 
@@ -50,6 +54,15 @@ class Encoder(eqx.Module):
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " state"]:
         state = self.weight.shape[0]
         return jnp.pad(x[: self.features], (0, state - self.features)) + self.weight @ x[self.features :]
+
+
+class Task(NamedTuple):
+    """What is to be learned: rows, the outputs of the net for each, and what these say of the targets."""
+
+    rows: Rows
+    outputs: int
+    likelihood: Likelihood
+    scaled: bool  # whether the targets are to be standardised
 
 
 class Net(NamedTuple):
@@ -78,9 +91,25 @@ def _start(net: Net, key: PRNGKeyArray) -> SDEBNN:
     return net.model(key)
 
 
+def _batch_of(rows: int) -> int:
+    """Rows of a step: a sixteenth of them, rounded down to a power of two, from 128 to 512."""
+    return 1 << int(math.log2(min(512, max(128, rows / 16))))
+
+
+@functools.cache  # one object for the same numbers, so that a second fit finds the first one's program
+def _gently(rate: float) -> Callable[[int], optax.GradientTransformation]:
+    """Adam for weights that have learned something: its first steps, which are all of one size, are small ones."""
+
+    def adam(steps: int) -> optax.GradientTransformation:
+        warm_up = max(1, steps // 5)
+        return optax.adam(optax.warmup_cosine_decay_schedule(0.0, rate / 4, warm_up, max(steps, warm_up + 1)))
+
+    return functools.cache(adam)
+
+
 def most_likely(loss: Callable[[float], float]) -> float:
     """The factor, from a quarter to four, that makes a loss least."""
-    found = optimize.minimize_scalar(lambda log: loss(math.exp(log)), bounds=(-LARGEST, LARGEST), method="bounded")
+    found: Any = optimize.minimize_scalar(lambda log: loss(math.exp(log)), bounds=(-LARGEST, LARGEST), method="bounded")
     return math.exp(found.x)
 
 
@@ -90,23 +119,23 @@ class Estimator(BaseEstimator):
     def __init__(
         self,
         *,
-        members: int,
-        width: int,
-        steps: int,
-        sigma: float,
-        kl_weight: float,
-        max_iter: int,
-        batch_size: int,
-        learning_rate: float,
-        early_stopping: bool,
-        validation_fraction: float,
-        n_iter_no_change: int,
-        draws: int,
-        conformal: bool,
-        calibration_fraction: float,
-        warm_start: bool,
-        random_state: Any,
-        verbose: Any,
+        members,
+        width,
+        steps,
+        sigma,
+        kl_weight,
+        max_iter,
+        batch_size,
+        learning_rate,
+        early_stopping,
+        validation_fraction,
+        n_iter_no_change,
+        draws,
+        conformal,
+        calibration_fraction,
+        warm_start,
+        random_state,
+        verbose,
     ):
         self.members, self.width, self.steps, self.sigma = members, width, steps, sigma
         self.kl_weight, self.max_iter, self.batch_size = kl_weight, max_iter, batch_size
@@ -115,24 +144,48 @@ class Estimator(BaseEstimator):
         self.conformal, self.calibration_fraction = conformal, calibration_fraction
         self.warm_start, self.random_state, self.verbose = warm_start, random_state, verbose
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train on a table, and on what is to be predicted for every row; a weight is how often a row counts."""
+        self._check_parameters()
+        before = dict(vars(self))
+        try:
+            task = self._task(X, y, sample_weight)
+            seed = self.seed_ if self._goes_on() else int(check_random_state(self.random_state).randint(2**31 - 1))
+            rows, held_out = self._calibration(task.rows, seed)
+            self._fit(task._replace(rows=rows.distinct()), seed)
+            self.scores_ = None if held_out is None else self._scores(held_out)
+        except BaseException:  # a fit is done, or all is as it was before
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self
+
+    @abstractmethod
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
+        """What is to be learned, once it is known to be in order."""
+
+    @abstractmethod
+    def _scores(self, rows: Rows) -> np.ndarray:
+        """How far off the forecast of each row is, ascending in the last axis."""
+
+    @abstractmethod
+    def _calibrated(self, held_out: list[tuple[np.ndarray, Rows]]) -> float:
+        """What makes the members' forecasts of the rows they held out most likely: 1 changes nothing."""
+
     def _check_parameters(self) -> None:
-        for name in ("members", "width", "steps", "max_iter", "batch_size", "n_iter_no_change", "draws"):
+        for name in ("members", "width", "steps", "max_iter", "n_iter_no_change", "draws"):
             check_count(name, getattr(self, name))
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
         for name in ("sigma", "learning_rate"):
             check_positive(name, getattr(self, name))
         check_positive("kl_weight", self.kl_weight, or_zero=True)
         for name in ("validation_fraction", "calibration_fraction"):
-            value = getattr(self, name)
-            check_positive(name, value)
-            if value >= 1:
-                raise ValueError(f"{name}={shown(value)} is a share of the rows: pass a number between 0 and 1.")
+            check_level(name, getattr(self, name))
 
     def _goes_on(self) -> bool:
         """Whether a fit starts from the last one."""
         return bool(self.warm_start) and self.__sklearn_is_fitted__()
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _calibration(self, rows: Rows, seed: int) -> tuple[Rows, Rows | None]:
         """The rows to train on, and those that a conformal forecast is calibrated on."""
@@ -143,10 +196,10 @@ class Estimator(BaseEstimator):
             raise ValueError("conformal=True holds rows out, and there is one sample: pass more rows.")
         return rows.parted(self.calibration_fraction, seed)
 
-    def _fit(self, rows: Rows, outputs: int, likelihood: Likelihood, seed: int, *, scale_targets: bool) -> None:
-        """Train the members, each on the rows that it does not hold out; the net has so many ``outputs``."""
-        rows = rows.distinct()
-        net = Net(-(-rows.x.shape[1] // 8) * 8, outputs, self.width, self.steps, float(self.sigma))
+    def _fit(self, task: Task, seed: int) -> None:
+        """Train the members, each on the rows that it does not hold out."""
+        rows = task.rows
+        net = Net(-(-rows.x.shape[1] // 8) * 8, task.outputs, self.width, self.steps, float(self.sigma))
         if self._goes_on():
             if (net, self.members) != (self.net_, len(self.members_)):
                 raise ValueError(
@@ -155,77 +208,82 @@ class Estimator(BaseEstimator):
                 )
             members = self.members_
         else:
-            self.net_, self.encoding_ = net, Encoding.of(rows.x, rows.weight)
+            self.net_, self.encoding_, self.seed_ = net, Encoding.of(rows.x, rows.weight), seed
             self.y_scaling_ = Scaling(np.zeros(rows.y.shape[1]), np.ones(rows.y.shape[1]))
-            if scale_targets:  # a constant is predicted as that constant, give or take a millionth
-                self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1e-6)
+            if (
+                task.scaled
+            ):  # a constant is predicted as that constant, give or take a millionth; but one row says little
+                self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1.0 if len(rows.y) == 1 else 1e-6)
             members = tuple(_start(net, jax.random.key(seed + i)) for i in range(self.members))
-        self.seed_ = seed
-        parts = [self._parts(rows, i) for i in range(self.members)]
-        fits = [self._fit_member(members[i], likelihood, *parts[i], number=i) for i in range(self.members)]
+        # Two members or more hold out the same rows: what they say of these together is what an ensemble would.
+        folds = max(1, self.members // 2)
+        parts = [self._parts(rows, fold) for fold in range(folds)]
+        fits = [self._fit_member(members[i], task.likelihood, *parts[i % folds], i) for i in range(self.members)]
         self.members_ = tuple(each.model for each in fits)
         steps = [int(np.isfinite(each.history["elbo"]).sum()) for each in fits]
         self.n_iter_ = max(steps)
         self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / rows.weight.sum()
-        self.calibration_ = self._calibrated(
-            [
-                (self._member_outputs(member, held_out.x, DRAWS_HELD_OUT, number), held_out)
-                for number, (member, (_, held_out)) in enumerate(zip(self.members_, parts, strict=True))
-                if held_out is not None
-            ]
-        )
+        held_out = [(fold, part[1].at(slice(MOST_CALIBRATED))) for fold, part in enumerate(parts) if part[1]]
+        said = [
+            (self._said_by(range(fold, self.members, folds), part.x, DRAWS_HELD_OUT), part) for fold, part in held_out
+        ]
+        self.calibration_ = self._calibrated(said)
 
     def _parts(self, rows: Rows, number: int) -> tuple[Rows, Rows | None]:
         """The rows that a member learns from, and those that it holds out, if it does."""
-        if not self.early_stopping or len(rows.x) * self.validation_fraction < FEW:
+        if not self.early_stopping or len(rows.x) < FEW:
             return rows, None
         return rows.parted(self.validation_fraction, self.seed_, number)
 
     def _fit_member(self, model: SDEBNN, likelihood: Likelihood, rows: Rows, held_out: Rows | None, number: int) -> Fit:
         x, y = self._arrays(rows.padded(LEAST_ROWS))
-        batch = min(self.batch_size, len(x))
+        batch = min(self.batch_size or _batch_of(len(x)), len(x))
         epochs = -(-self.max_iter // (len(x) // batch))
         return fit(
             model, Weighted(likelihood), x, y,
             key=jax.random.fold_in(jax.random.key(self.seed_), number), epochs=epochs, batch_size=batch, draws=1,
-            learning_rate=float(self.learning_rate), kl_weight=float(self.kl_weight), clip=100.0, ema=0.998,
+            learning_rate=float(self.learning_rate), clip=100.0, ema=0.998, kl_weight=float(self.kl_weight),
+            optimizer=_gently(float(self.learning_rate)) if self._goes_on() else None,
             validation=None if held_out is None else self._arrays(held_out.padded(LEAST_HELD_OUT)),
             validate_every=max(1, epochs // CHECKS), patience=None if held_out is None else self.n_iter_no_change,
             progress=bool(self.verbose),
         )  # fmt: skip
 
-    @abstractmethod
-    def _calibrated(self, held_out: list[tuple[np.ndarray, Rows]]) -> float:
-        """What makes the members' forecasts of the rows they held out most likely: 1 changes nothing."""
-
     def _arrays(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Encoded inputs; standardised targets, the weight appended."""
-        x = self.encoding_.to(rows.x, self.net_.features)
         y = np.hstack([self.y_scaling_.to(rows.y), rows.weight[:, None]])
-        return x.astype(jnp.result_type(float)), y.astype(jnp.result_type(float))
+        return self._encoded(rows.x, len(rows.x)), y.astype(jnp.result_type(float))
+
+    def _encoded(self, x: np.ndarray, rows: int) -> np.ndarray:
+        """Encoded inputs as JAX computes with them, and rows of zeros up to so many; made a few rows at a time."""
+        encoded = np.zeros((rows, self.net_.features * (1 + BINS)), jnp.result_type(float))
+        for first in range(0, len(x), ROWS_AT_ONCE):
+            part = x[first : first + ROWS_AT_ONCE]
+            encoded[first : first + len(part)] = self.encoding_.to(part, self.net_.features)
+        return encoded
 
     def _checked(self, X: Any) -> np.ndarray:
         """Rows to predict, as they must be."""
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=np.float64)
+        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
     def _outputs(self, x: np.ndarray, draws: int | None = None) -> Iterator[np.ndarray]:
         """What each draw says of the rows, "draw row output", the members in turn; some rows at a time."""
         wanted = draws or self.draws
-        each = -(-wanted // len(self.members_))
+        members = range(len(self.members_))
         for first in range(0, len(x), ROWS_AT_ONCE):
-            part = x[first : first + ROWS_AT_ONCE]
-            samples = [self._member_outputs(member, part, each, i) for i, member in enumerate(self.members_)]
-            yield np.stack(samples, axis=1).reshape(-1, *samples[0].shape[1:])[:wanted]
+            yield self._said_by(members, x[first : first + ROWS_AT_ONCE], -(-wanted // len(members)))[:wanted]
 
-    def _member_outputs(self, member: SDEBNN, x: np.ndarray, draws: int, number: int) -> np.ndarray:
-        """What some draws of one member say of the rows."""
-        inputs = self.encoding_.to(x, self.net_.features)
+    def _said_by(self, members: Sequence[int], x: np.ndarray, draws: int) -> np.ndarray:
+        """What so many draws of each of some members say of the rows."""
         # Always one of a few shapes: they are compiled once, and a row's numbers do not depend on its neighbours.
-        inputs = np.pad(inputs, ((0, power_of_two(len(x), LEAST_ROWS) - len(x)), (0, 0)))
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed_), 0xD1A), number)
-        samples = predict(member, inputs.astype(jnp.result_type(float)), draws=draws, key=key, batch_size=len(inputs))
-        return np.asarray(samples[:, : len(x)], np.float64)
+        inputs = self._encoded(x, power_of_two(len(x), LEAST_ROWS))
+        keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed_), 0xD1A), i) for i in members]
+        each = [
+            predict(self.members_[i], inputs, draws=draws, key=key, batch_size=len(inputs))[:, : len(x)]
+            for i, key in zip(members, keys, strict=True)
+        ]
+        return np.stack(each, axis=1).reshape(-1, *each[0].shape[1:]).astype(np.float64)
 
     @property
     def model_(self) -> Ensemble:
@@ -237,7 +295,7 @@ class Estimator(BaseEstimator):
         return hasattr(self, "members_")
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
+        state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
         if "members_" in state:  # numbers of the host: what was fitted on a GPU is read anywhere
             arrays = named(eqx.filter(self.members_, eqx.is_array))
             state["members_"] = {where: np.asarray(array) for where, array in arrays.items()}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 from sklearn.base import MultiOutputMixin, RegressorMixin
@@ -11,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_co
 
 from sdebnn.checks import check_choice, check_count
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, most_likely
 from sdebnn.estimators.forecast import Forecast
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Gaussian, Laplace, StudentT
@@ -42,9 +43,11 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     sigma                   how much the weights wander over depth
     noise                   law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails)
     kl_weight               of the KL in the objective: 1 is the ELBO, less trusts the data more
-    max_iter                training steps, of ``batch_size`` rows each; ``learning_rate`` is decayed to zero over them
-    early_stopping          stop when a held-out ``validation_fraction`` has not done better for ``n_iter_no_change``
-                            checks, a hundred of which there are in ``max_iter`` steps
+    max_iter                training steps of each member; ``learning_rate`` is decayed to zero over them
+    batch_size              rows of a step: 128 to 512, by the size of the table, unless told
+    early_stopping          each member holds out a ``validation_fraction`` of the rows, and stops when they have not
+                            been predicted better for ``n_iter_no_change`` checks, of which there are fifty in
+                            ``max_iter`` steps; these rows also say how wide the forecast must be
     draws                   networks that are averaged in a prediction
     conformal               calibrate ``predict_interval`` on a ``calibration_fraction`` of the rows, held out: it then
                             covers as promised, whatever the data, if new rows come as the old ones did
@@ -58,24 +61,24 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def __init__(
         self,
         *,
-        members: int = 5,
-        width: int = 50,
-        steps: int = 4,
-        sigma: float = 0.03,
-        noise: Noise = "student",
-        kl_weight: float = 1.0,
-        max_iter: int = 1000,
-        batch_size: int = 128,
-        learning_rate: float = 2e-2,
-        early_stopping: bool = True,
-        validation_fraction: float = 0.2,
-        n_iter_no_change: int = 10,
-        draws: int = 100,
-        conformal: bool = False,
-        calibration_fraction: float = 0.2,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: Any = False,
+        members=5,
+        width=50,
+        steps=4,
+        sigma=0.01,
+        noise="student",
+        kl_weight=1.0,
+        max_iter=3000,
+        batch_size=None,
+        learning_rate=2e-2,
+        early_stopping=True,
+        validation_fraction=0.2,
+        n_iter_no_change=10,
+        draws=100,
+        conformal=False,
+        calibration_fraction=0.2,
+        warm_start=False,
+        random_state=None,
+        verbose=False,
     ):
         super().__init__(
             members=members, width=width, steps=steps, sigma=sigma, kl_weight=kl_weight, max_iter=max_iter,
@@ -86,18 +89,13 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         )  # fmt: skip
         self.noise = noise
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SDEBNNRegressor":
-        """Train on a table of numbers, and one target for every row or several."""
-        self._check_parameters()
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         check_choice("noise", self.noise, get_args(Noise))
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, reset=not self._goes_on())
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        seed = self._seed()
-        rows, held_out = self._calibration(Rows(X, y.astype(np.float64).reshape(len(X), -1), weight), seed)
         self.noise_, self.flat_ = self.noise, y.ndim == 1
-        self._fit(rows, 2 * rows.y.shape[1], NOISES[self.noise][0], seed, scale_targets=True)
-        self.scores_ = None if held_out is None else self._scores(held_out)
-        return self
+        rows = Rows(X, y.astype(np.float64).reshape(len(X), -1), weight)
+        return Task(rows, 2 * rows.y.shape[1], NOISES[self.noise][0], scaled=True)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of every row's target; with ``return_std`` also its standard deviation, net and noise together."""
@@ -136,7 +134,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """The log density, in nats, of every row's own target under its forecast."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        y = check_array(y, ensure_2d=False, dtype="numeric").astype(np.float64)
         check_consistent_length(X, y)
         parts, first = [], 0
         for forecast in self._forecasts(self._checked(X)):
@@ -157,7 +155,8 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """What outputs say, in the targets' own units; the noise is wider by the factor of calibration."""
         likelihood, law = NOISES[self.noise_]
         center, spread = self.y_scaling_
-        location, scale = (np.asarray(of(outputs), np.float64) for of in (likelihood.center, likelihood.scale))
+        parameters = (likelihood.center(jnp.asarray(outputs)), likelihood.scale(jnp.asarray(outputs)))
+        location, scale = (np.asarray(parameter, np.float64) for parameter in parameters)
         return Forecast(law, center + spread * location, calibration * spread * scale)
 
     def _calibrated(self, held_out: list[tuple[np.ndarray, Rows]]) -> float:
