@@ -9,7 +9,8 @@ random forest   scikit-learn's, 500 trees; normal around their mean, with the tr
 NGBoost         normal; as many rounds as a held-out fifth likes best, then all rows
 
 Every system gives a mixture, from which all scores are taken alike. A result is written as soon as it is there, and a
-run that was stopped goes on; at the end the table, also as JSON: means over splits and their standard errors.
+run that was stopped goes on; at the end the table, also as JSON and as a picture: means over splits and their standard
+errors.
 
     SDEBNN_DATA=... python benchmarks/tabular.py [--splits 20] [--sets yacht,concrete] [--json FILE]
 """
@@ -182,6 +183,33 @@ def shown(table: list[dict]) -> None:
         print(f"{line['set']:10}{line['system']:16}{numbers}{line['coverage_95'][0]:>9.1%}{line['seconds'][0]:>9.1f}")
 
 
+def picture(table: list[dict], path: Path) -> None:
+    """NLL of every system on every set, with one standard error; the least, and what is within its error, shaded."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(line["set"] for line in table))
+    figure, all_axes = pyplot.subplots(
+        1, len(names), figsize=(3 * len(names), 2.6), squeeze=False, layout="constrained"
+    )
+    for axes, name in zip(all_axes[0], names, strict=True):
+        lines = [line for line in table if line["set"] == name]
+        best, error = min(line["nll"] for line in lines)
+        axes.axvspan(best - error, best + error, color="0.92")
+        for i, line in enumerate(lines):
+            mean, error = line["nll"]
+            axes.errorbar(mean, -i, xerr=error, fmt="o", color="C3" if line["system"] == "ours" else "C0", capsize=3)
+        axes.set_yticks(
+            [-i for i in range(len(lines))], [line["system"] for line in lines] if axes is all_axes[0, 0] else []
+        )
+        axes.set_title(f"{name}, {lines[0]['splits']} splits", fontsize=10)
+        axes.set_xlabel("NLL (nats a row), less is better", fontsize=8)
+        axes.tick_params(labelsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=20)
@@ -204,6 +232,7 @@ def main() -> None:
     table = summary(rows)
     shown(table)
     record.write(chosen.json, "python benchmarks/tabular.py", table=table)
+    picture(table, chosen.json.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     try:
         room = importlib.import_module(f"sdebnn.{_WITH_SKLEARN[name]}")
     except ModuleNotFoundError as error:
-        if error.name != "sklearn":
+        if (error.name or "").split(".")[0] != "sklearn":
             raise
         raise ImportError(f"sdebnn.{name} needs scikit-learn: pip install 'sdebnn[sklearn]'.") from None
     return getattr(room, name)

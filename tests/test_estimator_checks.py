@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sdebnn
 
-QUICK = {"members": 2, "max_iter": 200, "draws": 20}
+QUICK = {"members": 1, "max_iter": 100, "draws": 10}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # they warn of what they try

@@ -69,6 +69,19 @@ def test_a_forecast_is_the_mixture_of_its_draws(row):
         np.testing.assert_allclose(below, level, atol=1e-7)
 
 
+@pytest.mark.parametrize("law", [stats.norm(), stats.t(5), stats.laplace()])
+@pytest.mark.parametrize("level", [1e-3, 0.5, 0.975])
+def test_quantiles_are_found_among_far_and_narrow_draws(law, level):
+    """Draws whose scales differ by a million, and leave gaps where the distribution function is flat."""
+    random = np.random.default_rng(0)
+    forecast = Forecast(law, 10 * random.normal(size=(32, 500, 1)), np.exp(3 * random.normal(size=(32, 500, 1))))
+    found = forecast.quantile(level)
+    reached = law.cdf((found - forecast.location) / forecast.scale).mean(0)
+    np.testing.assert_allclose(reached, level, atol=1e-9)
+    alone = Forecast(law, forecast.location[:, :3], forecast.scale[:, :3]).quantile(level)
+    np.testing.assert_array_equal(alone, found[:3])  # whichever rows are beside it
+
+
 def test_several_targets_are_forecast_together():
     location, scale = np.array([[[0.0, 0.0]], [[3.0, 3.0]]]), np.ones((2, 1, 2))
     # Both targets come from the same draw: (0, 3) is far less likely than (3, 3).

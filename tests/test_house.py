@@ -70,3 +70,26 @@ def test_the_readme_program_runs_as_printed():
     scope: dict = {}
     exec(compile(quick, "README.md", "exec"), scope)
     assert scope["mean"].shape == scope["std"].shape
+
+
+def test_the_readme_table_program_runs_as_printed():
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    quick, changed = re.subn(r"random_state=0", "random_state=0, members=1, max_iter=20", program)
+    assert changed == 1
+    scope: dict = {}
+    exec(compile(quick, "README.md", "exec"), scope)
+    assert (scope["lower"] < scope["mean"]).all()
+    assert (scope["mean"] < scope["upper"]).all()
+
+
+def test_importing_sdebnn_needs_no_scikit_learn():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['sklearn'] = None; import sdebnn\n"
+        "try:\n    sdebnn.SDEBNNRegressor\n"
+        "except ImportError as error:\n    assert \"pip install 'sdebnn[sklearn]'\" in str(error), error\n"
+        "else:\n    raise SystemExit('no word')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

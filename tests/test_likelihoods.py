@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import Categorical, Cauchy, Gaussian, Laplace, StudentT
+from sdebnn import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
 
 LAWS = [
     (lambda **k: Gaussian(0.7, **k), stats.norm(scale=0.7)),
@@ -57,3 +57,26 @@ def test_sampled_classes_come_as_often_as_their_probability_says():
     labels = Categorical().sample(jnp.broadcast_to(logits, (4000, 3)), key=jax.random.key(0))
     counts = np.bincount(np.asarray(labels), minlength=3)
     assert stats.chisquare(counts, 4000 * np.array([0.2, 0.5, 0.3])).pvalue > 1e-3
+
+
+def test_a_weight_is_how_often_a_row_counts():
+    outputs = jax.random.normal(jax.random.key(0), (3, 4))
+    y = jnp.array([[0.1, 2.0], [-1.0, 0.0], [3.0, 1.0]])
+    weight = jnp.array([2.0, 0.0, 0.5])
+    plain = Gaussian(None).log_prob(outputs, y)
+    weighted = Weighted(Gaussian(None)).log_prob(outputs, jnp.column_stack([y, weight]))
+    np.testing.assert_allclose(weighted, weight * plain, rtol=1e-6)
+    labels = jnp.array([3, 0, 1])
+    columns = jnp.column_stack([labels.astype(float), weight])
+    of_classes = Weighted(Categorical()).log_prob(outputs, columns)
+    np.testing.assert_allclose(of_classes, weight * Categorical().log_prob(outputs, labels), rtol=1e-6)
+    with pytest.raises(ValueError, match="last column"):
+        Weighted(Gaussian(1.0)).log_prob(outputs[:, :1], y[:, :1])
+
+
+def test_a_forecast_knows_no_weights():
+    outputs, key = jax.random.normal(jax.random.key(0), (3, 2)), jax.random.key(1)
+    plain, weighted = Gaussian(None), Weighted(Gaussian(None))
+    for name in ("center", "variance"):
+        np.testing.assert_array_equal(getattr(weighted, name)(outputs), getattr(plain, name)(outputs))
+    np.testing.assert_array_equal(weighted.sample(outputs, key=key), plain.sample(outputs, key=key))

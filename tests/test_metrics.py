@@ -59,3 +59,33 @@ def test_coverage_of_the_true_law_is_its_level(level):
     narrow = metrics.coverage(samples / 2, y, level)
     expected = 2 * stats.norm.cdf(stats.norm.ppf((1 + level) / 2) / 2) - 1
     assert abs(narrow - expected) < 0.04
+
+
+def test_crps_of_normal_samples_is_its_closed_form():
+    """σ (z (2Φ(z) - 1) + 2φ(z) - 1/√π), z = (y - μ)/σ; 20,000 draws, a standard error of about 0.01."""
+    mean, std = np.array([0.0, 1.0, -3.0]), np.array([1.0, 0.5, 2.0])
+    y = np.array([[0.3], [2.0], [-3.0]])
+    samples = mean[:, None] + std[:, None] * np.random.default_rng(0).normal(size=(20_000, 3, 1))
+    z = (y[:, 0] - mean) / std
+    exact = std * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    np.testing.assert_allclose(metrics.crps(samples, y), exact.mean(), atol=4 * 0.01)
+
+
+def test_crps_of_few_draws_is_the_mean_over_pairs():
+    samples, y = np.array([0.0, 1.0, 3.0])[:, None, None], np.array([[1.0]])
+    pairs = [abs(a - b) for a in (0, 1, 3) for b in (0, 1, 3) if a != b]
+    np.testing.assert_allclose(metrics.crps(samples, y), (1 + 0 + 2) / 3 - 0.5 * np.mean(pairs), rtol=1e-6)
+    with pytest.raises(ValueError, match="two draws"):
+        metrics.crps(samples[:1], y)
+
+
+def test_weighted_nll_counts_rows_as_often_as_they_are_there():
+    log_probs = np.log(np.array([[0.2, 0.5], [0.6, 0.1]]))
+    twice = metrics.nll(log_probs[:, [0, 1, 1]])
+    np.testing.assert_allclose(metrics.nll(log_probs, np.array([1.0, 2.0])), twice, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("_as_a_user")
+def test_weights_of_other_rows_are_refused():
+    with pytest.raises(ValueError, match="weights"):
+        metrics.nll(np.zeros((2, 2)), np.ones(3))

@@ -63,10 +63,10 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         y = column_or_1d(y, warn=True)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         classes, numbers = np.unique(y, return_inverse=True)
-        if len(np.unique(numbers[weight > 0])) < 2:
+        seen = np.unique(y[weight > 0])
+        if len(seen) < 2:
             raise ValueError(
-                f"y holds one class, {shown(classes.tolist()[0])}: a classifier needs rows of two classes or more, of a weight "
-                "that is not zero."
+                f"there is one class, {shown(seen.tolist()[0])}, among the rows that count: pass two or more."
             )
         if going_on and not np.array_equal(classes, self.classes_):
             raise ValueError(

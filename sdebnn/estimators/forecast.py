@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-HALVINGS = 60  # of the interval that holds a quantile: to the last digit of a float64
+MOST_STEPS = 200  # to a quantile, of which a third are halvings: 60 of them would do alone
 
 
 class Forecast(NamedTuple):
@@ -29,14 +29,25 @@ class Forecast(NamedTuple):
         return unit * np.sqrt(noise + (self.location / unit - self.mean() / unit).var(0))
 
     def quantile(self, level: float) -> np.ndarray:
-        """Where the distribution function of every target reaches the level: between the draws' own quantiles."""
+        """Where the distribution function of every target reaches the level: between the draws' own quantiles.
+
+        Newton's steps and halvings of what is known to hold it in turn: fast, and sure. A row that is there stays.
+        """
         each = self.location + self.scale * self.law.ppf(level)
         low, high = each.min(0), each.max(0)
-        for _ in range(HALVINGS):
-            middle = low + (high - low) / 2
-            below = self.law.cdf((middle - self.location) / self.scale).mean(0) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return high
+        found = each.mean(0)
+        for step in range(MOST_STEPS):
+            z = (found - self.location) / self.scale
+            gap = self.law.cdf(z).mean(0) - level
+            there = np.abs(gap) < 1e-12
+            if there.all():
+                break
+            low, high = np.where(gap < 0, found, low), np.where(gap < 0, high, found)
+            with np.errstate(divide="ignore", invalid="ignore"):  # far out in a tail there is no slope
+                newton = found - gap / (self.law.pdf(z) / self.scale).mean(0)
+            inside = (low < newton) & (newton < high) & (step % 3 < 2)
+            found = np.where(there, found, np.where(inside, newton, low + (high - low) / 2))
+        return found
 
     def log_prob(self, y: np.ndarray) -> np.ndarray:
         """log p(y | x) of every row, all its targets together."""
