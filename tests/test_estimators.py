@@ -398,6 +398,13 @@ def test_several_targets_of_different_units(line):
     assert column.predict(x).shape == (400, 1)
 
 
+def test_a_table_of_many_columns():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(300, 150))
+    model = sdebnn.SDEBNNClassifier(members=1, max_iter=200, random_state=0).fit(x[:200], x[:200, 0] > 0)
+    assert model.score(x[200:], x[200:, 0] > 0) > 0.6
+
+
 # Conformal
 
 
@@ -479,7 +486,7 @@ def test_a_standardised_column_has_mean_zero_and_spread_one():
 
 def test_the_bins_of_a_column_add_up_to_its_place_among_the_knots():
     x = np.random.default_rng(0).normal(size=(2000, 1))
-    encoding = Encoding.of(x, np.ones(2000))
+    encoding = Encoding.of(x, np.ones(2000), 16)
     through = encoding.through(encoding.columns.to(x)).sum(1)
     knots = encoding.knots[0][np.isfinite(encoding.knots[0])]
     places = np.interp(encoding.columns.to(x)[:, 0], knots, np.arange(len(knots)))

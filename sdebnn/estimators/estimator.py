@@ -7,6 +7,7 @@ predictions: a fitted estimator always says the same of a row, whichever rows ar
 
 import functools
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -25,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sdebnn.baselines import Ensemble
 from sdebnn.checks import check_count, check_positive
 from sdebnn.estimators.conformal import check_level
-from sdebnn.estimators.table import BINS, Encoding, Rows, Scaling, power_of_two
+from sdebnn.estimators.table import Encoding, Rows, Scaling, power_of_two
 from sdebnn.files import named, put_back
 from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import Likelihood, Weighted
@@ -34,8 +35,9 @@ from sdebnn.predict import predict
 from sdebnn.processes import OU, Point
 from sdebnn.train import Fit, fit
 
-LEAST_STATE = 32  # numbers in the hidden state
-ZEROS = 8  # of which are no column of the table, at least
+STATE = (32, 64)  # numbers in the hidden state: at least, and at most
+ZEROS = 8  # of which are no column of the table, at least, or columns are mixed
+BINS, BINS_OF_MANY = 16, 4  # of a column; where there are too many columns for the state to hold
 DRIFT = (16, 16)  # widths of the net of the posterior's drift
 CHECKS = 50  # of the rows held out, in ``max_iter`` steps
 FEW = 3  # rows, of which none can be spared
@@ -46,14 +48,29 @@ LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
 
 
 class Encoder(eqx.Module):
-    """h_0: the standardised columns, zeros, and a linear map of all bins added to both."""
+    """h_0: the standardised columns and zeros, or a map of the columns if they are many; plus a map of all bins."""
 
-    weight: Float[Array, "state bin"]
+    bins: Float[Array, "state bin"]
+    columns: Float[Array, "state feature"] | None
     features: int = eqx.field(static=True)
 
+    def __init__(self, features: int, bins: int, *, key: PRNGKeyArray):
+        least, most = STATE
+        state = min(most, max(least, features + ZEROS))
+        self.features, self.bins, self.columns = features, jax.random.normal(key, (state, features * bins)), None
+        if features + ZEROS > state:
+            self.columns = jax.random.normal(jax.random.fold_in(key, 1), (state, features))
+
+    @property
+    def state(self) -> int:
+        """The size of the hidden state."""
+        return self.bins.shape[0]
+
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " state"]:
-        state = self.weight.shape[0]
-        return jnp.pad(x[: self.features], (0, state - self.features)) + self.weight @ x[self.features :]
+        z, bins = x[: self.features], x[self.features :]
+        if self.columns is None:
+            return jnp.pad(z, (0, self.state - self.features)) + self.bins @ bins
+        return self.columns @ z / math.sqrt(self.features) + self.bins @ bins
 
 
 class Task(NamedTuple):
@@ -74,13 +91,17 @@ class Net(NamedTuple):
     steps: int
     sigma: float
 
+    @property
+    def bins(self) -> int:
+        """The bins of each column."""
+        return BINS if self.features + ZEROS <= STATE[1] else BINS_OF_MANY
+
     def model(self, key: PRNGKeyArray) -> SDEBNN:
         """An SDE-BNN before any data."""
         encoder_key, key = jax.random.split(key)
-        state = max(LEAST_STATE, self.features + ZEROS)
-        encoder = Encoder(jax.random.normal(encoder_key, (state, self.features * BINS)), self.features)
+        encoder = Encoder(self.features, self.bins, key=encoder_key)
         inner = SDEBNN.mlp(
-            state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma), drift=DRIFT,
+            encoder.state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma), drift=DRIFT,
             initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1), key=key,
         )  # fmt: skip
         return SDEBNN((Deterministic(encoder), *inner.layers))
@@ -208,11 +229,10 @@ class Estimator(BaseEstimator):
                 )
             members = self.members_
         else:
-            self.net_, self.encoding_, self.seed_ = net, Encoding.of(rows.x, rows.weight), seed
+            self.net_, self.encoding_, self.seed_ = net, Encoding.of(rows.x, rows.weight, net.bins), seed
             self.y_scaling_ = Scaling(np.zeros(rows.y.shape[1]), np.ones(rows.y.shape[1]))
-            if (
-                task.scaled
-            ):  # a constant is predicted as that constant, give or take a millionth; but one row says little
+            if task.scaled:
+                # A constant is predicted as that constant, give or take a millionth; but one row says little.
                 self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1.0 if len(rows.y) == 1 else 1e-6)
             members = tuple(_start(net, jax.random.key(seed + i)) for i in range(self.members))
         # Two members or more hold out the same rows: what they say of these together is what an ensemble would.
@@ -222,7 +242,7 @@ class Estimator(BaseEstimator):
         self.members_ = tuple(each.model for each in fits)
         steps = [int(np.isfinite(each.history["elbo"]).sum()) for each in fits]
         self.n_iter_ = max(steps)
-        self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / rows.weight.sum()
+        self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / parts[0][0].weight.sum()
         held_out = [(fold, part[1].at(slice(MOST_CALIBRATED))) for fold, part in enumerate(parts) if part[1]]
         said = [
             (self._said_by(range(fold, self.members, folds), part.x, DRAWS_HELD_OUT), part) for fold, part in held_out
@@ -236,6 +256,8 @@ class Estimator(BaseEstimator):
         return rows.parted(self.validation_fraction, self.seed_, number)
 
     def _fit_member(self, model: SDEBNN, likelihood: Likelihood, rows: Rows, held_out: Rows | None, number: int) -> Fit:
+        if self.verbose:
+            print(f"Member {number + 1} of {self.members}", file=sys.stderr)
         x, y = self._arrays(rows.padded(LEAST_ROWS))
         batch = min(self.batch_size or _batch_of(len(x)), len(x))
         epochs = -(-self.max_iter // (len(x) // batch))
@@ -256,7 +278,7 @@ class Estimator(BaseEstimator):
 
     def _encoded(self, x: np.ndarray, rows: int) -> np.ndarray:
         """Encoded inputs as JAX computes with them, and rows of zeros up to so many; made a few rows at a time."""
-        encoded = np.zeros((rows, self.net_.features * (1 + BINS)), jnp.result_type(float))
+        encoded = np.zeros((rows, self.net_.features * (1 + self.net_.bins)), jnp.result_type(float))
         for first in range(0, len(x), ROWS_AT_ONCE):
             part = x[first : first + ROWS_AT_ONCE]
             encoded[first : first + len(part)] = self.encoding_.to(part, self.net_.features)

@@ -10,7 +10,6 @@ import numpy as np
 
 FARTHEST = 1e6  # spreads from the centre, beyond which an input counts as that far: no row overflows
 MOST_PADDED = 4096  # larger tables are seldom fitted often, and not padded
-BINS = 16  # of a column
 ROWS_A_BIN = 64  # at least, in the mean: with fewer, bends follow the noise
 
 
@@ -88,12 +87,12 @@ class Encoding(NamedTuple):
     bins: Scaling  # of feature · bin
 
     @staticmethod
-    def of(x: np.ndarray, weight: np.ndarray) -> "Encoding":
-        """Knots at the quantiles of each column: ``BINS`` bins, or fewer where there are few rows."""
+    def of(x: np.ndarray, weight: np.ndarray, bins: int) -> "Encoding":
+        """Knots at the quantiles of each column, so many bins between them, or fewer where there are few rows."""
         columns = Scaling.of(x, weight, constant=np.inf)
         z = columns.to(x)
-        count = int(np.clip(len(x) // ROWS_A_BIN, 2, BINS))
-        knots = np.full((x.shape[1], BINS + 1), np.inf)
+        count = int(np.clip(len(x) // ROWS_A_BIN, 2, bins))
+        knots = np.full((x.shape[1], bins + 1), np.inf)
         for column, row in zip(z.T, knots, strict=True):
             distinct = np.unique(np.quantile(column, np.linspace(0, 1, count + 1)))
             row[: len(distinct)] = distinct
@@ -110,10 +109,10 @@ class Encoding(NamedTuple):
     def to(self, x: np.ndarray, features: int) -> np.ndarray:
         """Rows of ``features`` standardised columns, dead ones after those there are, and then the bins of each."""
         z = self.columns.to(x)
-        dead = features - x.shape[1]
+        dead, bins = features - x.shape[1], self.knots.shape[1] - 1
         # Bins of one column are many, of all columns more: their sum has the size of one.
-        bins = self.bins.to(self.through(z)) / np.sqrt(self.knots[:, 1:].size)
-        return np.hstack([np.pad(z, ((0, 0), (0, dead))), np.pad(bins, ((0, 0), (0, dead * BINS)))])
+        through = self.bins.to(self.through(z)) / np.sqrt(self.knots[:, 1:].size)
+        return np.hstack([np.pad(z, ((0, 0), (0, dead))), np.pad(through, ((0, 0), (0, dead * bins)))])
 
 
 def power_of_two(rows: int, least: int) -> int:
