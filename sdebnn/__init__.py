@@ -34,8 +34,10 @@ from sdebnn.processes import OU, DriftNet, Independent, LinearDrift, NoDrift, No
 from sdebnn.train import Elbo, EstimatorNoise, Fit, elbo, estimator_noise, fit
 
 if TYPE_CHECKING:
-    from sdebnn.artifacts import load, save
-    from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
+    from sdebnn.artifacts import load as load
+    from sdebnn.artifacts import save as save
+    from sdebnn.estimators import SDEBNNClassifier as SDEBNNClassifier
+    from sdebnn.estimators import SDEBNNRegressor as SDEBNNRegressor
 
 __version__ = "0.1.0"
 
@@ -58,6 +60,10 @@ def __getattr__(name: str) -> Any:
             raise
         raise ImportError(f"sdebnn.{name} needs scikit-learn: pip install 'sdebnn[sklearn]'.") from None
     return getattr(room, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_WITH_SKLEARN]
 
 
 __all__ = [
@@ -93,8 +99,6 @@ __all__ = [
     "Point",
     "Posterior",
     "ResNet",
-    "SDEBNNClassifier",
-    "SDEBNNRegressor",
     "SDEBlock",
     "ScaleMixture",
     "Solution",
@@ -117,14 +121,12 @@ __all__ = [
     "evaluate",
     "fan_in_scale",
     "fit",
-    "load",
     "metrics",
     "our_net",
     "paper_net",
     "predict",
     "prior_of",
     "refined",
-    "save",
     "solver_error",
     "squeeze",
     "unsqueeze",

@@ -61,7 +61,9 @@ def _taken_apart(key: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
         fields = [_taken_apart(f"{key}.{name}", part, arrays) for name, part in value._asdict().items()]
         return {"tuple": type(value).__name__, "fields": fields}
     if isinstance(value, dict):
-        return {"dict": [[name, _taken_apart(f"{key}.{name}", part, arrays)] for name, part in value.items()]}
+        names = [name.item() if isinstance(name, np.generic) else name for name in value]
+        parts = [_taken_apart(f"{key}.{name}", part, arrays) for name, part in zip(names, value.values(), strict=True)]
+        return {"dict": [list(pair) for pair in zip(names, parts, strict=True)]}
     if isinstance(value, np.generic):
         value = value.item()
     try:

@@ -118,6 +118,11 @@ def test_samples_of_y_follow_the_forecast(regressor):
     np.testing.assert_allclose(samples.mean(1), mean, atol=5 * std.max() * np.sqrt(1 / 400 + 1 / 100))
     np.testing.assert_allclose(samples.std(1), std, rtol=0.35)
     np.testing.assert_array_equal(samples, regressor.sample_y(x, 400, random_state=1))
+    # One sample at a time is one network at a time: another for another random state.
+    far = np.array([[30.0, -30.0]])
+    mean, std = regressor.predict(far, return_std=True)
+    one_by_one = np.array([regressor.sample_y(far, 1, random_state=seed)[0, 0] for seed in range(60)])
+    assert std[0] / 2 < one_by_one.std() < 2 * std[0]
 
 
 def test_the_log_density_integrates_to_one(regressor):
@@ -207,6 +212,14 @@ def test_a_saved_file_that_was_changed_is_refused(regressor, tmp_path, refused):
     refused(lambda: sdebnn.save(regressor, tmp_path / "no" / "folder"), "cannot be a file")
 
 
+def test_class_weights_by_labels_are_saved(line, tmp_path):
+    labels = (line[1] > 0).astype(int)
+    weights = dict(zip(np.unique(labels), [1.0, 2.0], strict=True))
+    model = sdebnn.SDEBNNClassifier(members=1, max_iter=20, class_weight=weights, random_state=0).fit(line[0], labels)
+    sdebnn.save(model, tmp_path / "saved")
+    same(model, sdebnn.load(tmp_path / "saved"), line[0])
+
+
 def test_what_cannot_be_saved_leaves_the_old_file_alone(line, tmp_path, refused):
     model = sdebnn.SDEBNNRegressor(members=1, max_iter=20, random_state=0).fit(*line)
     sdebnn.save(model, tmp_path / "saved")
@@ -286,6 +299,10 @@ def test_warm_start_goes_on_from_the_last_fit(line):
     assert twice.loss_curve_[-5:].mean() < first[-5:].mean()
     with pytest.raises(ValueError, match="warm_start"):
         twice.set_params(width=8).fit(x, y)
+    with pytest.raises(ValueError, match="spreads from those of the first fit"):
+        twice.set_params(width=50).fit(x, 1e9 * y)
+    with pytest.raises(ValueError, match="rows that it has not"):
+        twice.set_params(conformal=True).fit(x, y)
 
 
 def test_a_held_out_part_stops_training(line):
@@ -339,6 +356,11 @@ def test_units_do_not_matter(scale, line):
     )
 
 
+def test_a_large_offset_is_no_constant():
+    column = 1.7e9 + np.random.default_rng(0).normal(size=(10_000, 1))
+    np.testing.assert_allclose(Scaling.of(column, np.ones(10_000), constant=1e-6).spread, column.std(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("value", [5.0, 0.0, -1e12, 1e-12])
 def test_a_constant_target_is_predicted_as_it_is(value, line):
     model = sdebnn.SDEBNNRegressor(members=1, max_iter=20, random_state=0).fit(line[0], np.full(400, value))
@@ -355,6 +377,29 @@ def test_a_constant_feature_says_nothing(line):
     other = beside.copy()
     other[:, 2] = -3.0
     np.testing.assert_array_equal(fitted.predict(beside), fitted.predict(other))
+
+
+def test_a_class_of_one_row_is_learned_from_whichever_rows_are_held_out():
+    random = np.random.default_rng(0)
+    x = np.vstack([random.normal(size=(60, 2)), [[9.0, 9.0]]])
+    y = np.append(random.integers(0, 2, 60), 2)
+    for seed in range(4):
+        model = sdebnn.SDEBNNClassifier(members=1, max_iter=200, random_state=seed, n_iter_no_change=50)
+        assert model.fit(x, y).predict_proba([[9.0, 9.0]])[0, 2] > 0.3
+
+
+def test_few_rows_held_out_do_not_move_the_calibration_far():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(8, 2))
+    for seed in range(3):
+        model = sdebnn.SDEBNNClassifier(members=1, max_iter=200, random_state=seed).fit(x, np.arange(8) % 2)
+        assert 0.6 < model.calibration_ < 1.7
+
+
+@pytest.mark.parametrize("class_weight", [{0: -1.0, 1: 1.0}, {0: 0.0, 1: 1.0}, {0: 0.0, 1: 0.0}])
+def test_class_weights_that_leave_no_two_classes_are_refused(class_weight, line):
+    with pytest.raises(ValueError, match="class"):
+        sdebnn.SDEBNNClassifier(class_weight=class_weight).fit(line[0], (line[1] > 0).astype(int))
 
 
 def test_one_row_one_column_one_class():

@@ -52,7 +52,8 @@ def test_importing_sdebnn_leaves_the_plotting_library_alone_and_jax_as_it_was():
 
 
 def test_every_public_name_is_there_and_documented():
-    for name in sdebnn.__all__:
+    for name in (*sdebnn.__all__, "SDEBNNClassifier", "SDEBNNRegressor", "load", "save"):
+        assert name in dir(sdebnn)
         assert getattr(sdebnn, name).__doc__, name
 
 

@@ -8,11 +8,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from sdebnn.checks import check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, Task, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, checked_weight, most_likely
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Categorical
 
@@ -61,20 +61,22 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         X, y = validate_data(self, X, y, dtype=np.float64, reset=not going_on)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        classes, numbers = np.unique(y, return_inverse=True)
+        try:
+            classes, numbers = np.unique(y, return_inverse=True)
+        except TypeError:
+            raise ValueError(f"y={shown(y.tolist())} mixes kinds of labels: pass words alone, or numbers.") from None
+        weight = checked_weight(sample_weight, X) * compute_sample_weight(self.class_weight, y)
+        if (weight < 0).any():
+            raise ValueError(f"class_weight={shown(self.class_weight)} must be zero or more for every class.")
         seen = np.unique(y[weight > 0])
         if len(seen) < 2:
-            raise ValueError(
-                f"there is one class, {shown(seen.tolist()[0])}, among the rows that count: pass two or more."
-            )
+            raise ValueError(f"there is one class among the rows that count, {shown(seen.tolist())}: pass two or more.")
         if going_on and not np.array_equal(classes, self.classes_):
             raise ValueError(
                 f"warm_start=True goes on with the classes {shown(self.classes_.tolist())}, y holds "
                 f"{shown(classes.tolist())}: keep them, or set warm_start=False."
             )
         self.classes_ = classes
-        weight = weight * compute_sample_weight(self.class_weight, y)
         rows = Rows(X, numbers[:, None].astype(np.float64), weight)
         return Task(rows, len(classes), Categorical(), scaled=False)
 
@@ -98,7 +100,8 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
     def predict_set(self, X: Any, coverage: float = 0.95) -> np.ndarray:
         """Which classes belong to a set that holds the true one with probability ``coverage``: "row class", yes or no.
 
-        The most probable ones that reach it together; or, with ``conformal``, all as probable as the held-out rows ask.
+        The most probable ones that reach it together; or, with ``conformal``, all as probable as the held-out rows ask,
+        which may be none.
         """
         check_level("coverage", coverage)
         proba = self.predict_proba(X)
@@ -116,7 +119,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         random = check_random_state(random_state)
         parts = [
             outputs / self.calibration_ + random.gumbel(size=outputs.shape)
-            for outputs in self._outputs(self._checked(X), n_samples)
+            for outputs in self._outputs(self._checked(X), n_samples, random)
         ]
         return self.classes_[np.concatenate([part.argmax(-1).T for part in parts])]
 
@@ -135,6 +138,15 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         """How improbable each held-out row's own class is, ascending."""
         proba, _ = self._moments(rows.x)
         return np.sort(1 - proba[np.arange(len(proba)), rows.y[:, 0].astype(int)])
+
+    def _parts(self, rows: Rows, number: int) -> tuple[Rows, Rows | None]:
+        """No class is held out whole: of each some row is learned from."""
+        rows, held_out = super()._parts(rows, number)
+        if held_out is None:
+            return rows, None
+        alone = ~np.isin(held_out.y[:, 0], rows.y[:, 0])
+        rows, held_out = rows.with_rows(held_out.at(alone)), held_out.at(~alone)
+        return rows, held_out if len(held_out.x) else None
 
     def _moments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and spread over draws of each class's probability."""

@@ -1,7 +1,7 @@
 """What the regressor and the classifier share: a table in, a fitted ensemble out, and its draws on other rows.
 
-Each member of the ensemble holds other rows out, and stops where these are predicted best; how well it did so says how
-wide the forecast must be. Whatever is random comes from one seed, drawn from ``random_state``, and so do the draws of
+Each member of the ensemble holds rows out, and stops where these are predicted best; how well that went says how wide
+the forecast must be. Whatever is random comes from one seed, drawn from ``random_state``, and so do the draws of
 predictions: a fitted estimator always says the same of a row, whichever rows are beside it.
 """
 
@@ -21,12 +21,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import optimize
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from sdebnn.baselines import Ensemble
 from sdebnn.checks import check_count, check_positive
 from sdebnn.estimators.conformal import check_level
-from sdebnn.estimators.table import Encoding, Rows, Scaling, power_of_two
+from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
 from sdebnn.files import named, put_back
 from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import Likelihood, Weighted
@@ -44,7 +44,9 @@ FEW = 3  # rows, of which none can be spared
 DRAWS_HELD_OUT = 20  # of each member, by which its rows held out are predicted
 MOST_CALIBRATED = 2048  # of these rows: more would not change one number
 LARGEST = math.log(4)  # factor of a calibration
+BELIEF = 0.2  # standard deviation of its logarithm, before any rows: a few rows held out do not outweigh it
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
+NUMBERS_AT_ONCE = 2**22  # of all draws and outputs, by which rows are fewer
 
 
 class Encoder(eqx.Module):
@@ -112,6 +114,16 @@ def _start(net: Net, key: PRNGKeyArray) -> SDEBNN:
     return net.model(key)
 
 
+def checked_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray:
+    """How often each row counts, as scikit-learn takes it; some row must."""
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not 1e-30 < weight.max() < 1e30:
+        raise ValueError(
+            f"sample_weight is {weight.max():.3g} at most: pass weights of which some are not near zero or infinite."
+        )
+    return weight
+
+
 def _batch_of(rows: int) -> int:
     """Rows of a step: a sixteenth of them, rounded down to a power of two, from 128 to 512."""
     return 1 << int(math.log2(min(512, max(128, rows / 16))))
@@ -129,8 +141,12 @@ def _gently(rate: float) -> Callable[[int], optax.GradientTransformation]:
 
 
 def most_likely(loss: Callable[[float], float]) -> float:
-    """The factor, from a quarter to four, that makes a loss least."""
-    found: Any = optimize.minimize_scalar(lambda log: loss(math.exp(log)), bounds=(-LARGEST, LARGEST), method="bounded")
+    """The factor, from a quarter to four, that makes a loss in nats least, beside what is believed of it: about 1."""
+
+    def total(log: float) -> float:
+        return loss(math.exp(log)) + 0.5 * (log / BELIEF) ** 2
+
+    found: Any = optimize.minimize_scalar(total, bounds=(-LARGEST, LARGEST), method="bounded")
     return math.exp(found.x)
 
 
@@ -173,6 +189,7 @@ class Estimator(BaseEstimator):
             task = self._task(X, y, sample_weight)
             seed = self.seed_ if self._goes_on() else int(check_random_state(self.random_state).randint(2**31 - 1))
             rows, held_out = self._calibration(task.rows, seed)
+            self.scores_, self.draws_ = None, self.draws
             self._fit(task._replace(rows=rows.distinct()), seed)
             self.scores_ = None if held_out is None else self._scores(held_out)
         except BaseException:  # a fit is done, or all is as it was before
@@ -203,6 +220,11 @@ class Estimator(BaseEstimator):
         check_positive("kl_weight", self.kl_weight, or_zero=True)
         for name in ("validation_fraction", "calibration_fraction"):
             check_level(name, getattr(self, name))
+        if self.conformal and self._goes_on():
+            raise ValueError(
+                "warm_start=True goes on with what has seen all rows, and conformal=True needs rows that it has not: "
+                "set one of them to False."
+            )
 
     def _goes_on(self) -> bool:
         """Whether a fit starts from the last one."""
@@ -227,6 +249,11 @@ class Estimator(BaseEstimator):
                     f"warm_start=True goes on with {len(self.members_)} of {self.net_}, and this fit asks for "
                     f"{self.members} of {net}: keep the columns and the sizes, or set warm_start=False."
                 )
+            far = np.abs(self.y_scaling_.to(rows.y)).max()
+            if far > FARTHEST:
+                raise ValueError(
+                    f"warm_start=True: a target is {far:.3g} spreads from those of the first fit: set warm_start=False."
+                )
             members = self.members_
         else:
             self.net_, self.encoding_, self.seed_ = net, Encoding.of(rows.x, rows.weight, net.bins), seed
@@ -244,8 +271,10 @@ class Estimator(BaseEstimator):
         self.n_iter_ = max(steps)
         self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / parts[0][0].weight.sum()
         held_out = [(fold, part[1].at(slice(MOST_CALIBRATED))) for fold, part in enumerate(parts) if part[1]]
+        key = jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
         said = [
-            (self._said_by(range(fold, self.members, folds), part.x, DRAWS_HELD_OUT), part) for fold, part in held_out
+            (self._said_by(range(fold, self.members, folds), part.x, DRAWS_HELD_OUT, key, LEAST_ROWS), part)
+            for fold, part in held_out
         ]
         self.calibration_ = self._calibrated(said)
 
@@ -289,18 +318,30 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
-    def _outputs(self, x: np.ndarray, draws: int | None = None) -> Iterator[np.ndarray]:
-        """What each draw says of the rows, "draw row output", the members in turn; some rows at a time."""
-        wanted = draws or self.draws
-        members = range(len(self.members_))
-        for first in range(0, len(x), ROWS_AT_ONCE):
-            yield self._said_by(members, x[first : first + ROWS_AT_ONCE], -(-wanted // len(members)))[:wanted]
+    def _outputs(
+        self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None
+    ) -> Iterator[np.ndarray]:
+        """What each draw says of the rows, "draw row output", the members in turn; some rows at a time.
 
-    def _said_by(self, members: Sequence[int], x: np.ndarray, draws: int) -> np.ndarray:
-        """What so many draws of each of some members say of the rows."""
+        The draws are always the same ones, unless they are to be ``random``.
+        """
+        if draws is None:  # conformal scores are those of so many draws
+            draws = self.draws if self.scores_ is None else self.draws_
+        check_count("draws", draws)
+        assert draws is not None
+        members, key = list(range(len(self.members_))), jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
+        if random is not None:
+            members, key = random.permutation(members).tolist(), jax.random.key(random.randint(2**31 - 1))
+        each = -(-draws // len(members))
+        at_once = min(ROWS_AT_ONCE, 1 << int(math.log2(max(1, NUMBERS_AT_ONCE / (draws * self.net_.outputs)))))
+        for first in range(0, len(x), at_once):
+            yield self._said_by(members, x[first : first + at_once], each, key, min(LEAST_ROWS, at_once))[:draws]
+
+    def _said_by(self, members: Sequence[int], x: np.ndarray, draws: int, key: PRNGKeyArray, least: int) -> np.ndarray:
+        """What so many draws of each of some members say of the rows, the members in turn."""
         # Always one of a few shapes: they are compiled once, and a row's numbers do not depend on its neighbours.
-        inputs = self._encoded(x, power_of_two(len(x), LEAST_ROWS))
-        keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed_), 0xD1A), i) for i in members]
+        inputs = self._encoded(x, power_of_two(len(x), least))
+        keys = [jax.random.fold_in(key, i) for i in members]
         each = [
             predict(self.members_[i], inputs, draws=draws, key=key, batch_size=len(inputs))[:, : len(x)]
             for i, key in zip(members, keys, strict=True)

@@ -8,11 +8,11 @@ import numpy as np
 from scipy import stats
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
-from sdebnn.checks import check_choice, check_count
+from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, Task, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, checked_weight, most_likely
 from sdebnn.estimators.forecast import Forecast
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Gaussian, Laplace, StudentT
@@ -43,11 +43,12 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     sigma                   how much the weights wander over depth
     noise                   law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails)
     kl_weight               of the KL in the objective: 1 is the ELBO, less trusts the data more
-    max_iter                training steps of each member; ``learning_rate`` is decayed to zero over them
+    max_iter                training steps of each member, rounded up to whole passes over the rows;
+                            ``learning_rate`` is decayed to zero over them
     batch_size              rows of a step: 128 to 512, by the size of the table, unless told
     early_stopping          each member holds out a ``validation_fraction`` of the rows, and stops when they have not
                             been predicted better for ``n_iter_no_change`` checks, of which there are fifty in
-                            ``max_iter`` steps; these rows also say how wide the forecast must be
+                            ``max_iter`` steps, or one a pass; these rows also say how wide the forecast must be
     draws                   networks that are averaged in a prediction
     conformal               calibrate ``predict_interval`` on a ``calibration_fraction`` of the rows, held out: it then
                             covers as promised, whatever the data, if new rows come as the old ones did
@@ -92,7 +93,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         check_choice("noise", self.noise, get_args(Noise))
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, reset=not self._goes_on())
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weight = checked_weight(sample_weight, X)
         self.noise_, self.flat_ = self.noise, y.ndim == 1
         rows = Rows(X, y.astype(np.float64).reshape(len(X), -1), weight)
         return Task(rows, 2 * rows.y.shape[1], NOISES[self.noise][0], scaled=True)
@@ -105,14 +106,17 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def predict_quantiles(self, X: Any, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of every row's target at the levels ``alpha``, which are the last axis if there are several."""
-        levels = [check_level("alpha", level) for level in np.atleast_1d(np.asarray(alpha, dtype=float)).tolist()]
+        levels = [check_level("alpha", level) for level in np.atleast_1d(np.asarray(alpha)).tolist()]
+        if not levels:
+            raise ValueError(f"alpha={shown(alpha)} holds no level: pass one or more, such as 0.5.")
         each = self._each(self._checked(X), lambda forecast: tuple(forecast.quantile(level) for level in levels))
         return each[0] if np.ndim(alpha) == 0 else np.stack(each, axis=-1)
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> Interval:
         """The lower and the upper end of an interval that holds the target of a row with probability ``coverage``.
 
-        Central; or, with ``conformal``, as many standard deviations to both sides of the mean as the held-out rows ask.
+        Central; or, with ``conformal``, as many standard deviations to both sides of the mean as the held-out rows ask;
+        each of several targets for itself.
         """
         check_level("coverage", coverage)
         x = self._checked(X)
@@ -127,10 +131,8 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Targets drawn from the forecast, samples last; each is of one network, the same for all rows, and noise."""
         check_count("n_samples", n_samples)
         random = check_random_state(random_state)
-        parts = [
-            np.moveaxis(forecast.sample(random), 0, -1) for forecast in self._forecasts(self._checked(X), n_samples)
-        ]
-        return self._shaped(np.concatenate(parts))
+        forecasts = self._forecasts(self._checked(X), n_samples, random)
+        return self._shaped(np.concatenate([np.moveaxis(forecast.sample(random), 0, -1) for forecast in forecasts]))
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """The log density, in nats, of every row's own target under its forecast."""
@@ -141,14 +143,19 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             rows = forecast.location.shape[1]
             targets = y[first : first + rows].reshape(rows, -1)
             if targets.shape[1] != forecast.location.shape[2]:
-                raise ValueError(f"y has {targets.shape[1]} targets, this was fitted to {forecast.location.shape[2]}.")
+                fitted = forecast.location.shape[2]
+                raise ValueError(
+                    f"y has {targets.shape[1]} targets for each row: pass {fitted}, as this was fitted to."
+                )
             parts.append(forecast.log_prob(targets))
             first += rows
         return np.concatenate(parts)
 
-    def _forecasts(self, x: np.ndarray, draws: int | None = None) -> Iterator[Forecast]:
+    def _forecasts(
+        self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None
+    ) -> Iterator[Forecast]:
         """The forecast of some rows at a time."""
-        for outputs in self._outputs(x, draws):
+        for outputs in self._outputs(x, draws, random):
             yield self._forecast(outputs, self.calibration_)
 
     def _forecast(self, outputs: np.ndarray, calibration: float) -> Forecast:

@@ -38,6 +38,10 @@ class Rows(NamedTuple):
         order = np.roll(np.random.default_rng(seed).permutation(rows), -number * size)
         return self.at(order[size:]), self.at(order[:size])
 
+    def with_rows(self, others: "Rows") -> "Rows":
+        """These rows, and others after them."""
+        return Rows(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
+
     def padded(self, least: int) -> "Rows":
         """The same sums over as many rows as a power of two: some are there twice, and count half each time."""
         rows = len(self.x)
@@ -66,13 +70,17 @@ class Scaling(NamedTuple):
         share = (weight / weight.sum())[:, None]
         mean = (share * within).sum(0)
         std = np.sqrt((share * (within - mean) ** 2).sum(0))
-        same = std <= 10 * len(columns) * np.finfo(float).eps
+        same = (columns.max(0) == columns.min(0)) | (std == 0)
         return Scaling(unit * np.where(same, within[0], mean), unit * np.where(same, constant, std))
 
     def to(self, columns: np.ndarray) -> np.ndarray:
         """Columns of mean 0 and spread 1."""
         with np.errstate(over="ignore"):
-            return np.clip((columns - self.center) / self.spread, -FARTHEST, FARTHEST)
+            return (columns - self.center) / self.spread
+
+    def near(self, columns: np.ndarray) -> np.ndarray:
+        """The same, nothing farther than what counts as farthest."""
+        return np.clip(self.to(columns), -FARTHEST, FARTHEST)
 
 
 class Encoding(NamedTuple):
@@ -90,7 +98,7 @@ class Encoding(NamedTuple):
     def of(x: np.ndarray, weight: np.ndarray, bins: int) -> "Encoding":
         """Knots at the quantiles of each column, so many bins between them, or fewer where there are few rows."""
         columns = Scaling.of(x, weight, constant=np.inf)
-        z = columns.to(x)
+        z = columns.near(x)
         count = int(np.clip(len(x) // ROWS_A_BIN, 2, bins))
         knots = np.full((x.shape[1], bins + 1), np.inf)
         for column, row in zip(z.T, knots, strict=True):
@@ -108,7 +116,7 @@ class Encoding(NamedTuple):
 
     def to(self, x: np.ndarray, features: int) -> np.ndarray:
         """Rows of ``features`` standardised columns, dead ones after those there are, and then the bins of each."""
-        z = self.columns.to(x)
+        z = self.columns.near(x)
         dead, bins = features - x.shape[1], self.knots.shape[1] - 1
         # Bins of one column are many, of all columns more: their sum has the size of one.
         through = self.bins.to(self.through(z)) / np.sqrt(self.knots[:, 1:].size)
