@@ -9,7 +9,8 @@ import numpy as np
 
 from sdebnn.checks import shown
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
-from sdebnn.estimators.estimator import Estimator, Net
+from sdebnn.estimators.estimator import Estimator
+from sdebnn.estimators.net import Net
 from sdebnn.estimators.table import Encoding, Scaling
 from sdebnn.files import load_one, save_one
 

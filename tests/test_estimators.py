@@ -538,8 +538,8 @@ def test_the_bins_of_a_column_add_up_to_its_place_among_the_knots():
     np.testing.assert_allclose(through, places, atol=1e-9)
 
 
-def test_predictions_are_the_same_under_double_precision(line, tmp_path):
-    """A fit under jax_enable_x64 works, and says much the same."""
+def test_it_learns_in_double_precision_too(line, tmp_path):
+    """Under jax_enable_x64."""
     code = (
         "import jax, sys, numpy as np; jax.config.update('jax_enable_x64', True); import sdebnn\n"
         "jax.config.update('jax_disable_most_optimizations', True)\n"

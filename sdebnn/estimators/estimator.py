@@ -17,28 +17,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from scipy import optimize
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from sdebnn.baselines import Ensemble
 from sdebnn.checks import check_count, check_positive
 from sdebnn.estimators.conformal import check_level
+from sdebnn.estimators.net import Net, start
 from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
 from sdebnn.files import named, put_back
-from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import Likelihood, Weighted
-from sdebnn.models import SDEBNN, Deterministic
+from sdebnn.models import SDEBNN
 from sdebnn.predict import predict
-from sdebnn.processes import OU, Point
 from sdebnn.train import Fit, fit
 
-STATE = (32, 64)  # numbers in the hidden state: at least, and at most
-ZEROS = 8  # of which are no column of the table, at least, or columns are mixed
-BINS, BINS_OF_MANY = 16, 4  # of a column; where there are too many columns for the state to hold
-DRIFT = (16, 16)  # widths of the net of the posterior's drift
 CHECKS = 50  # of the rows held out, in ``max_iter`` steps
 FEW = 3  # rows, of which none can be spared
 DRAWS_HELD_OUT = 20  # of each member, by which its rows held out are predicted
@@ -49,32 +43,6 @@ LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
 NUMBERS_AT_ONCE = 2**22  # of all draws and outputs, by which rows are fewer
 
 
-class Encoder(eqx.Module):
-    """h_0: the standardised columns and zeros, or a map of the columns if they are many; plus a map of all bins."""
-
-    bins: Float[Array, "state bin"]
-    columns: Float[Array, "state feature"] | None
-    features: int = eqx.field(static=True)
-
-    def __init__(self, features: int, bins: int, *, key: PRNGKeyArray):
-        least, most = STATE
-        state = min(most, max(least, features + ZEROS))
-        self.features, self.bins, self.columns = features, jax.random.normal(key, (state, features * bins)), None
-        if features + ZEROS > state:
-            self.columns = jax.random.normal(jax.random.fold_in(key, 1), (state, features))
-
-    @property
-    def state(self) -> int:
-        """The size of the hidden state."""
-        return self.bins.shape[0]
-
-    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " state"]:
-        z, bins = x[: self.features], x[self.features :]
-        if self.columns is None:
-            return jnp.pad(z, (0, self.state - self.features)) + self.bins @ bins
-        return self.columns @ z / math.sqrt(self.features) + self.bins @ bins
-
-
 class Task(NamedTuple):
     """What is to be learned: rows, the outputs of the net for each, and what these say of the targets."""
 
@@ -82,36 +50,6 @@ class Task(NamedTuple):
     outputs: int
     likelihood: Likelihood
     scaled: bool  # whether the targets are to be standardised
-
-
-class Net(NamedTuple):
-    """All that a net is built from, beside a key."""
-
-    features: int  # a multiple of eight: tables of a few columns more or fewer share a program
-    outputs: int
-    width: int
-    steps: int
-    sigma: float
-
-    @property
-    def bins(self) -> int:
-        """The bins of each column."""
-        return BINS if self.features + ZEROS <= STATE[1] else BINS_OF_MANY
-
-    def model(self, key: PRNGKeyArray) -> SDEBNN:
-        """An SDE-BNN before any data."""
-        encoder_key, key = jax.random.split(key)
-        encoder = Encoder(self.features, self.bins, key=encoder_key)
-        inner = SDEBNN.mlp(
-            encoder.state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma), drift=DRIFT,
-            initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1), key=key,
-        )  # fmt: skip
-        return SDEBNN((Deterministic(encoder), *inner.layers))
-
-
-@eqx.filter_jit  # or its many small programs, one by one, would take longer than a fit
-def _start(net: Net, key: PRNGKeyArray) -> SDEBNN:
-    return net.model(key)
 
 
 def checked_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray:
@@ -151,7 +89,10 @@ def most_likely(loss: Callable[[float], float]) -> float:
 
 
 class Estimator(BaseEstimator):
-    """A table in, a fitted ensemble out. Subclasses say what targets are, and what the draws say of them."""
+    """A table in, a fitted ensemble out. Subclasses say what targets are, and what the draws say of them.
+
+    They name every parameter again: scikit-learn reads them off each class's own signature.
+    """
 
     def __init__(
         self,
@@ -261,7 +202,7 @@ class Estimator(BaseEstimator):
             if task.scaled:
                 # A constant is predicted as that constant, give or take a millionth; but one row says little.
                 self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1.0 if len(rows.y) == 1 else 1e-6)
-            members = tuple(_start(net, jax.random.key(seed + i)) for i in range(self.members))
+            members = tuple(start(net, jax.random.key(seed + i)) for i in range(self.members))
         # Two members or more hold out the same rows: what they say of these together is what an ensemble would.
         folds = max(1, self.members // 2)
         parts = [self._parts(rows, fold) for fold in range(folds)]
@@ -347,12 +288,6 @@ class Estimator(BaseEstimator):
             for i, key in zip(members, keys, strict=True)
         ]
         return np.stack(each, axis=1).reshape(-1, *each[0].shape[1:]).astype(np.float64)
-
-    @property
-    def model_(self) -> Ensemble:
-        """The fitted members as one model of standardised, encoded rows."""
-        check_is_fitted(self)
-        return Ensemble(self.members_)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "members_")
