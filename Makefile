@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
+PEERS := .venv/.peers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test verify check format bench lock clean
@@ -28,15 +29,19 @@ format: $(READY) ## rewrite the code in the house format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(READY) ## time a toy job and an image job beside their peers, and measure the solvers (ten minutes)
-	@$(BIN)/python benchmarks/toy.py
-	@$(BIN)/python benchmarks/images.py
-	@$(BIN)/python benchmarks/solvers.py
+bench: $(PEERS) ## time training and prediction beside torchsde, diffrax and a bare loop: one table, and benchmarks/speed-*.json
+	@$(BIN)/python benchmarks --json benchmarks/speed-$$($(BIN)/python -c 'import jax; print(jax.default_backend())').json
 
 lock: $(READY) ## pin every dependency anew in requirements.txt
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --quiet --extra baselines --extra data --extra logging --extra plot --extra sklearn --group dev pyproject.toml -o requirements.txt
+
+# What the benchmarks are measured beside; large, and needed for nothing else.
+$(PEERS): $(READY)
+	@echo "Installing torch and torchsde (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'torch==2.13.0' 'torchsde==0.2.6'
+	@touch $@
 
 clean: ## remove the environment and what the demo wrote
 	rm -rf .venv demo

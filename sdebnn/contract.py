@@ -93,9 +93,16 @@ def solutions(model: Any, x: Num[Array, "example *input"], keys: Key[Array, " dr
     return jax.tree.map(lambda *each: jnp.stack(each), *[_draw(model, x, key) for key in keys])
 
 
+def over_draws(one: Callable[[PRNGKeyArray], Any], keys: Key[Array, " draw"], at_once: int) -> Any:
+    """What a function of a key returns for each of them, ``at_once`` side by side."""
+    if at_once >= keys.size:
+        return jax.vmap(one)(keys)  # no loop, not even of one round: its gradient would keep what all draws share
+    return lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
+
+
 @eqx.filter_jit
 def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
-    return lax.map(lambda key: solve(model, x, key=key), keys, batch_size=at_once)
+    return over_draws(lambda key: solve(model, x, key=key), keys, at_once)
 
 
 @eqx.filter_jit

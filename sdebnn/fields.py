@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive
@@ -168,9 +169,7 @@ class Standardised(eqx.Module):
 
     def unravel(self, w: Float[Array, "... weight"]) -> PyTree[Array]:
         """The tree of a vector; leading axes, such as a whole path of vectors, stay in front of every leaf."""
-        lead, leaves, start = w.shape[:-1], [], 0
-        for shape, scale in zip(self.shapes, self.scales, strict=True):
-            stop = start + math.prod(shape)
-            leaves.append(scale * w[..., start:stop].reshape(lead + shape))
-            start = stop
+        parts = lax.split(w, [math.prod(shape) for shape in self.shapes], axis=w.ndim - 1)
+        shaped = zip(parts, self.shapes, self.scales, strict=True)
+        leaves = [scale * part.reshape(w.shape[:-1] + shape) for part, shape, scale in shaped]
         return jax.tree.unflatten(self.structure, leaves)

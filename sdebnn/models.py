@@ -42,6 +42,11 @@ def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
     return lambda x: jax.vmap(module, in_axes=(None,) * len(leading) + (0,), axis_name=EXAMPLE)(*leading, x)
 
 
+def all_steps(field: Any, h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+    """A batch after all Euler steps of a field whose arrays are those of every step, if the field offers that."""
+    return field.euler(h, keep=keep, unroll=unroll) if hasattr(field, "euler") else None
+
+
 class Deterministic(eqx.Module):
     """A module of one example as a model of a batch: no weight is uncertain, the KL is 0."""
 
@@ -136,6 +141,10 @@ class SDEBlock(eqx.Module):
     def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
         """The field with one draw of its weights in place, over a batch."""
         return over_batch(eqx.combine(random, self.field), t)(h)
+
+    def euler(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+        """All Euler steps through the arrays of each, if the field knows a faster way than one after the other."""
+        return all_steps(eqx.combine(random, self.field), h, keep=keep, unroll=unroll)
 
     def _check_shape(self, h: Hidden) -> None:
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from sdebnn.convolutions import Compute
 from sdebnn.data import DataSet, RandomView
 from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
@@ -64,6 +65,7 @@ def paper(data: DataSet, inferred: bool) -> Preset:
         drift=(2, 128, 2) if large else (1, 64, 1),
         prior=OU(sigma=0.1),
         initial=partial(Normal, std=0.1) if inferred else Point,
+        compute=_compute(),
         **looks,
     )
     rate = 1.7e-2 if large else 4e-2
@@ -92,8 +94,7 @@ def ours(data: DataSet, inferred: bool) -> Preset:
         prior=OU(sigma=0.1 if inferred else 0.2),
         inferred=(1,) if inferred else (),
         solver=FixedGrid(steps, gradient="backprop", unroll=steps),
-        # A processor has no units for bfloat16: there it is slower than what it rounds.
-        compute="float32" if jax.default_backend() == "cpu" else "bfloat16",
+        compute=_compute(),
         **looks,
     )
     rate = 4e-2 if photos else 2e-2
@@ -106,6 +107,11 @@ def ours(data: DataSet, inferred: bool) -> Preset:
         "augment": RandomView(4 if photos else 2, flip=photos, cutout=cutout, fill=fill),
     }  # fmt: skip
     return Preset(lambda key: net(key=key), Categorical(), training)
+
+
+def _compute() -> Compute:
+    """A processor has no units for bfloat16: there it is slower than what it rounds."""
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def small(data: DataSet, inferred: bool) -> Preset:

@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import (
@@ -24,6 +25,8 @@ from sdebnn.checks import (
     check_parameter,
     check_positive,
 )
+
+NARROW = 8  # inputs of a layer, up to which gating its weights costs no more than gating its outputs
 
 Depth = float | Float[Array, ""]
 Weights = Float[Array, " weight"]
@@ -74,7 +77,13 @@ class ConcatSquash(eqx.Module):
         self.shift = jnp.zeros(out_size)
 
     def __call__(self, t: Depth, x: Float[Array, " in"]) -> Float[Array, " out"]:
-        return (self.weight @ x + self.bias) * jax.nn.sigmoid(self.gate * t + self.gate_bias) + self.shift * t
+        gate = jax.nn.sigmoid(self.gate * t + self.gate_bias)
+        if self.weight.shape[1] > NARROW or self.weight.shape[0] <= NARROW:
+            return (self.weight @ x + self.bias) * gate + self.shift * t
+        # All of it as one product, so that the gradient's sums over draws are one, too: others are slow on a processor.
+        gate = lax.optimization_barrier(gate)  # which would otherwise be computed for each row
+        rows = jnp.concatenate([(gate[:, None] * self.weight).T, (gate * self.bias + self.shift * t)[None]])
+        return jnp.append(x, jnp.ones((), x.dtype)) @ rows
 
 
 class DriftNet(eqx.Module):

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, unsqueeze
+from sdebnn.convolutions import squeezed as over_patches
 from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 
 KEY = jax.random.key(0)
@@ -190,3 +191,46 @@ def test_squeezing_moves_pixels_and_loses_none():
     assert np.array_equal(unsqueeze(y), x)
     with pytest.raises(ValueError, match="5 by 6"):
         squeeze(jnp.zeros((5, 6, 1)))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(("channels", "sides"), [(3, (8, 12)), (5, (6, 4))])
+def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(keep, channels, sides):
+    """Borders, the time channel and odd numbers of channels included; float32 against float32, so rounding alone."""
+    steps = 3
+    one = filled(TimeConv, channels, (4, 6, 4))
+    field = jax.tree.map(lambda leaf: 0.4 * normal(steps, *leaf.shape) if eqx.is_array(leaf) else leaf, one)
+    layers = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers)
+    h0 = normal(2, *sides, channels)
+    assert over_patches.fits(layers, h0, [layer.move for layer in field.layers])
+
+    def plain(layers, h):
+        for i in range(steps):
+            arrays = [array[i] for layer in layers for array in layer]
+            where = lambda f: [a for layer in f.layers for a in (layer.kernel, layer.time, layer.bias)]  # noqa: E731
+            at = eqx.tree_at(where, field, arrays)
+            h = h + at(i / steps, h) / steps
+        return h
+
+    def ours(layers, h):
+        return over_patches.euler(layers, h, activation=jnp.tanh, compute="float32", keep=keep, unroll=2)
+
+    @jax.jit
+    def both(layers, h):
+        pairs = [jax.vjp(f, layers, h) for f in (ours, plain)]
+        return [(h1, *jax.tree.leaves(pull_back(jnp.cos(h1)))) for h1, pull_back in pairs]
+
+    for mine, theirs in zip(*both(layers, h0), strict=True):
+        close(mine, theirs, 1e-4)
+
+
+def test_over_patches_refuses_what_it_is_not_for():
+    field = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, filled(TimeConv, 3, (4, 4, 4)))
+    layers = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers)
+    moves = [layer.move for layer in field.layers]
+    assert over_patches.fits(layers, normal(1, 8, 8, 3), moves)
+    assert not over_patches.fits(layers, normal(1, 7, 8, 3), moves)  # an odd side
+    assert not over_patches.fits(layers, normal(1, 8, 8, 3), ["same"] * 4)
+    assert not over_patches.fits([(k[0], t[0], b[0]) for k, t, b in layers], normal(1, 8, 8, 3), moves)  # of one step
+    assert not over_patches.fits([(k, None, b) for k, _, b in layers], normal(1, 8, 8, 3), moves)
+    assert field.euler(normal(1, 8, 8, 3), keep=True, unroll=1) is None  # no GPU, no need

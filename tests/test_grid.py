@@ -10,7 +10,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import OU, DriftNet, FixedGrid, Gaussian, LinearDrift, Normal, Point, Posterior, elbo, verify
+from sdebnn import (
+    OU,
+    DriftNet,
+    FixedGrid,
+    Gaussian,
+    LinearDrift,
+    Normal,
+    Point,
+    Posterior,
+    TimeMLP,
+    bayesianize,
+    elbo,
+    verify,
+)
 from sdebnn.integrate import METHODS, Noise
 
 STEPS = 10
@@ -231,3 +244,41 @@ def test_every_state_starts_at_the_input_and_ends_at_the_output(drift):
     assert states.shape == (STEPS + 1, 2, 1)
     assert np.array_equal(states[0], h0)
     assert np.array_equal(states[-1], grid.hidden(f_h, path.stages, h0)[0])
+
+
+@pytest.mark.parametrize("method", ["euler", "ralston3", "reversible_heun"])
+@pytest.mark.parametrize("kl", ["analytic", "stl"])
+def test_many_weights_advance_with_the_hidden_units_to_the_same_numbers(monkeypatch, method, kl):
+    """Value, KL, roughness and gradients, by the loop that weights first does not use; float32 rounds either way."""
+    key = jax.random.key(3)
+    field = TimeMLP(2, (9,), key=key)
+    block = bayesianize(field, drift=(3,), solver=FixedGrid(6, method), kl=kl, key=key)
+    last = lambda b: b.drift.layers[-1].weight  # noqa: E731
+    block = eqx.tree_at(last, block, jax.random.normal(key, last(block).shape))
+    h0 = jnp.array([[0.3, -0.2], [1.0, 0.4]])
+
+    @eqx.filter_value_and_grad(has_aux=True)
+    def loss(block):
+        solution = block.solve(h0, key=key, rough=True)
+        return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness, solution
+
+    (_, first), gradient = loss(block)
+    monkeypatch.setattr("sdebnn.integrate.grid.MANY", 1)
+    jax.clear_caches()
+    (_, together), other = loss(block)
+    for ours, theirs in zip(jax.tree.leaves((first, gradient)), jax.tree.leaves((together, other)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_path_of_many_weights_is_not_kept():
+    """The memory of one gradient, as compiled: a path of 20 steps is 20 times the weights, and would be kept twice."""
+    block = bayesianize(TimeMLP(2, (100, 100), key=KEY), drift=(1, 8, 1), key=KEY)
+    parameters, rest = eqx.partition(block, eqx.is_inexact_array)
+
+    def loss(parameters):
+        return eqx.combine(parameters, rest).solve(jnp.ones((4, 2)), key=KEY).kl
+
+    compiled = jax.jit(jax.grad(loss)).lower(parameters).compile()
+    weights = 4 * block.weights.size
+    assert block.weights.size > 2**13
+    assert compiled.memory_analysis().temp_size_in_bytes < 35 * weights

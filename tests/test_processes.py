@@ -34,13 +34,14 @@ def test_the_drift_net_is_zero_at_first_everywhere_and_can_leave_zero():
     assert np.any(gradient.layers[-1].shift)
 
 
-def test_the_drift_net_is_the_concat_squash_formula():
-    net = DriftNet(2, (3,), key=jax.random.key(0))
+@pytest.mark.parametrize(("size", "width"), [(2, 3), (12, 3), (12, 11)])  # the second is computed as one product
+def test_the_drift_net_is_the_concat_squash_formula(size, width):
+    net = DriftNet(size, (width,), key=jax.random.key(0))
     leaves, structure = jax.tree.flatten(net)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     leaves = [jax.random.normal(k, p.shape) if eqx.is_array(p) else p for k, p in zip(keys, leaves, strict=True)]
     net = jax.tree.unflatten(structure, leaves)
-    w, t = np.array([0.3, -1.1]), 0.7
+    w, t = np.linspace(0.3, -1.1, size), 0.7
 
     def layer(c, x):
         gate = 1 / (1 + np.exp(-(np.asarray(c.gate) * t + np.asarray(c.gate_bias))))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from sdebnn.baselines.weights import taken_apart
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Solution, Solver
-from sdebnn.models import check_field, over_batch
+from sdebnn.models import all_steps, check_field, over_batch
 from sdebnn.processes import Depth, Weights
 
 
@@ -54,5 +54,9 @@ def carried(block: Any, stages: tuple[Float[Array, "step weight"], ...], h: Hidd
 
     arrays = tuple(map(block.weights.unravel, stages))
     check_field(f_h, h, jax.tree.map(lambda leaf: leaf[0], arrays[0]))
-    outputs, roughness = solver.hidden(f_h, arrays, h, rough=rough)
+
+    def euler(arrays: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+        return all_steps(eqx.combine(arrays, block.field), h, keep=keep, unroll=unroll)
+
+    outputs, roughness = solver.hidden(f_h, arrays, h, rough=rough, euler=euler)
     return Solution(outputs, jnp.zeros((), h.dtype), jnp.asarray(solver.evaluations), jnp.asarray(True), roughness)

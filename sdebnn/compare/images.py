@@ -55,7 +55,7 @@ def size_of(shape: tuple[int, int, int]) -> Size:
     if min(shape[:2]) < 16:
         return Size((8, 16, 32), (1,), 16, (1, 64, 1), FixedGrid(10, unroll=1, at_once=16), 64, 20)
     if shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0:
-        return Size((16, 32, 64), (2, 2, 2), 64, (2, 128, 2), euler(20), 128, 500)
+        return Size((16, 32, 64), (2, 2, 2), 64, (2, 128, 2), euler(20, 6), 128, 500)
     return Size((16, 32, 64), (1,), 32, (1, 64, 1), euler(20), 128, 100)
 
 

@@ -14,12 +14,15 @@ are matrix products over shifted images, and other platforms keep `lax.conv_gene
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
 NARROW = 8  # with at most this many channels, nine shifted copies of an image cost less than XLA's own convolution
 
 Images = Float[Array, "image _ _ _"]
@@ -52,6 +55,20 @@ def add_to_each(
     return _add(x.reshape(-1, *image.shape), image).reshape(x.shape)
 
 
+def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
+    """Which taps of a kernel meet the image, at each pixel of the outcome: a convolution of ones is their product."""
+
+    def met(size: int) -> np.ndarray:
+        if move == "up":
+            source = np.arange(2 * size)[:, None] - 2 + np.arange(3)
+            return (source % 2 == 0) & (source >= 0) & (source < 2 * size)
+        stride, before = (1, 1) if move == "same" else (2, size % 2)
+        source = stride * np.arange(-(-size // stride))[:, None] + np.arange(3) - before
+        return (source >= 0) & (source < size)
+
+    return met(height)[:, None, :, None] & met(width)[None, :, None, :]
+
+
 def _check(kernel: Array, stride: int) -> None:
     if kernel.shape[:2] != (3, 3) or stride not in (1, 2):
         raise ValueError(
@@ -68,7 +85,7 @@ def _lax(x: Images, w: Kernel, stride: int) -> Float[Array, "image _ _ out"]:
     return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def _shifts(x: Images, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
+def shifts(x: Images, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
     """The taps^2 shifted images x[stride p + m - before], zero outside x."""
     x = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
     h, w = x.shape[1] - taps + 1, x.shape[2] - taps + 1
@@ -81,8 +98,8 @@ def _down_cpu(x: Images, w: Kernel, stride: int) -> Images:
     if stride == 2 or min(c, out) > NARROW:
         return _lax(x, w, stride)
     if c <= out:
-        return jnp.concatenate(_shifts(x, 1, 1, 3), -1) @ w.reshape(9 * c, out)
-    z = _shifts(x @ w.transpose(2, 0, 1, 3).reshape(c, 9 * out), 1, 1, 3)
+        return jnp.concatenate(shifts(x, 1, 1, 3), -1) @ w.reshape(9 * c, out)
+    z = shifts(x @ w.transpose(2, 0, 1, 3).reshape(c, 9 * out), 1, 1, 3)
     parts = [shifted[..., m * out : (m + 1) * out] for m, shifted in enumerate(z)]
     return sum(parts[1:], start=parts[0])
 
@@ -94,7 +111,7 @@ def _up_cpu(y: Images, w: Kernel, stride: int) -> Images:
     n, height, width, out = y.shape
     c = w.shape[2]
     taps = jnp.pad(w, ((0, 1), (0, 1), (0, 0), (0, 0))).reshape(2, 2, 2, 2, c, out)[::-1, :, ::-1]
-    z = jnp.concatenate(_shifts(y, 1, 0, 2), -1) @ taps.transpose(0, 2, 5, 1, 3, 4).reshape(4 * out, 4 * c)
+    z = jnp.concatenate(shifts(y, 1, 0, 2), -1) @ taps.transpose(0, 2, 5, 1, 3, 4).reshape(4 * out, 4 * c)
     z = z.reshape(n, height, width, 2, 2, c).transpose(0, 1, 3, 2, 4, 5)
     return z.reshape(n, 2 * height, 2 * width, c)
 
@@ -104,8 +121,8 @@ def _corr_cpu(x: Images, y: Images, stride: int) -> Kernel:
     c, out = x.shape[-1], y.shape[-1]
     if stride == 1 and c > out:
         return _flip(_corr_cpu(y, x, 1))
-    shifts, y = _shifts(x, 2 - stride, 1, 3, stride), y.reshape(-1, out)
-    rows = [jnp.concatenate(shifts[i : i + 3], -1).reshape(-1, 3 * c) for i in (0, 3, 6)]
+    shifted, y = shifts(x, 2 - stride, 1, 3, stride), y.reshape(-1, out)
+    rows = [jnp.concatenate(shifted[i : i + 3], -1).reshape(-1, 3 * c) for i in (0, 3, 6)]
     return jnp.stack([lax.dot_general(row, y, (((0,), (0,)), ((), ()))) for row in rows]).reshape(3, 3, c, out)
 
 

@@ -1,17 +1,18 @@
 """A fixed grid over depth: the weight path and its KL first, then the hidden units through it.
 
 The weights do not depend on the hidden units, so the whole path is drawn before the first of them moves: the loop over
-depth that touches the batch holds nothing else.
+depth that touches the batch holds nothing else. Only where the path is too long for a processor's cache do both advance
+together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_count
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
@@ -21,6 +22,8 @@ from sdebnn.integrate.reversible import Both, Grid, reversible_solve
 from sdebnn.processes import Depth, Weights
 
 Gradient = Literal["backprop", "checkpoint", "reversible"]
+AllSteps = Callable[..., Hidden | None]
+MANY = 2**13  # weights, from which on a path of them no longer stays in a processor's cache
 
 
 class FixedGrid(eqx.Module):
@@ -119,13 +122,25 @@ class FixedGrid(eqx.Module):
         return jnp.concatenate([w, method.weights_of(end)[None]]), stages
 
     def hidden(
-        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, *, every: bool = False, rough: bool = False
+        self,
+        f_h: Field,
+        stages: Sequence[PyTree[Array]],
+        h0: Hidden,
+        *,
+        every: bool = False,
+        rough: bool = False,
+        euler: AllSteps | None = None,
     ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on; and the roughness, if asked.
 
         ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first. ``at_once`` examples go
-        together: all of them if they do not divide, or if ``every`` state counts.
+        together: all of them if they do not divide, or if ``every`` state counts. ``euler`` returns h_1 after all steps
+        of that method, where there is a faster way to take them, or None.
         """
+        if euler is not None and self.method == "euler" and not every and not rough:
+            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self.unroll)
+            if h1 is not None:
+                return h1, jnp.zeros((), h0.dtype)
         if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
             return self._hidden(f_h, stages, h0, every, rough)
         parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
@@ -135,21 +150,31 @@ class FixedGrid(eqx.Module):
     def _hidden(
         self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, every: bool, rough: bool
     ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-        method = self._method
-
         def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
-            state, before, total = carry
-            after, slope = method.hidden_step(f_h, state, now[0], 1 / self.steps, tuple(now[1]))
-            if rough:
-                before, total = slope, total + jnp.mean((slope - before) ** 2)
-            return (after, before, total), method.hidden_of(state) if every else None
+            state = self._method.hidden_of(carry[0]) if every else None
+            return self._advance(f_h, carry, *now), state
 
-        body = step if self.gradient == "backprop" else jax.checkpoint(step)
-        start, slope = method.hidden_start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]))
-        carry = (start, slope if rough else None, jnp.zeros((), h0.dtype))
-        (end, _, roughness), states = lax.scan(body, carry, (self.times(h0.dtype)[:-1], stages), unroll=self.unroll)
-        h1 = method.hidden_of(end)
+        carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), rough)
+        each = (self.times(h0.dtype)[:-1], stages)
+        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self.unroll)
+        h1 = self._method.hidden_of(end)
         return jnp.concatenate([states, h1[None]]) if every else h1, roughness
+
+    def _start(self, f_h: Field, h0: Hidden, first: PyTree[Array], rough: bool) -> tuple:
+        """What goes from step to step of the hidden units: the method's state and, if asked, a slope and roughness."""
+        state, slope = self._method.hidden_start(f_h, h0, first)
+        return state, slope if rough else None, jnp.zeros((), h0.dtype)
+
+    def _advance(self, f_h: Field, carry: tuple, t: Depth, stages: Sequence[PyTree[Array]]) -> tuple:
+        state, before, total = carry
+        after, slope = self._method.hidden_step(f_h, state, t, 1 / self.steps, tuple(stages))
+        if before is not None:
+            before, total = slope, total + jnp.mean((slope - before) ** 2)
+        return after, before, total
+
+    def _kept(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step of a loop, of which the backward pass keeps all, or its beginning."""
+        return step if self.gradient == "backprop" else jax.checkpoint(step)
 
     def solve(
         self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
@@ -157,13 +182,45 @@ class FixedGrid(eqx.Module):
         """One draw of the weights, and a batch through it: to h_1, or to ``every`` state of the grid."""
         if self.gradient == "reversible" and not every:
             outputs, kl, roughness = self._reversible(dynamics, h0, key, rough)
+        elif self._together_is_faster(dynamics, every):
+            outputs, kl, roughness = self._together(dynamics, h0, key, rough)
         else:
             path = self.weights(dynamics, key=key)
             # Every step's arrays at once, outside the loop over depth.
             random = tuple(dynamics.unravel(w) for w in path.stages)
-            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough)
+            euler = getattr(dynamics, "euler", None)
+            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough, euler=euler)
             kl = path.kl
         return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness)
+
+    def _together_is_faster(self, dynamics: Dynamics, every: bool) -> bool:
+        """Whether moving a path of all weights to memory and back costs more than weights first gains."""
+        if every or self.at_once is not None or self.base != self.steps or self.gradient == "backprop":
+            return False
+        w0 = jax.eval_shape(lambda key: dynamics.initial.sample(key=key), jax.random.key(0))
+        return w0.size >= MANY and jax.default_backend() == "cpu"
+
+    def _together(
+        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
+    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""]]:
+        """Weights and hidden units in one loop, each step's noise drawn when it comes: the same numbers."""
+        method, dt = self._method, 1 / self.steps
+        w0, path_key = start_of(dynamics, key)
+        brownian = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
+
+        def step(carry: tuple[PyTree[Array], tuple], now: tuple[Depth, Int[Array, ""]]) -> tuple[Any, Float[Array, ""]]:
+            w, h = carry
+            t, i = now
+            noise = brownian.step(i, area=method.needs_area)
+            w, stages = method.weights_step(dynamics, w, t, dt, noise)
+            nats = step_nats(dynamics, method.shares, stages.weights[0], stages.corrections, t, dt, noise.dB)
+            h = self._advance(dynamics.f_h, h, t, [dynamics.unravel(each) for each in stages.weights])
+            return (w, h), nats
+
+        start = (method.weights_start(dynamics, w0), self._start(dynamics.f_h, h0, dynamics.unravel(w0), rough))
+        each = (self.times(w0.dtype)[:-1], jnp.arange(self.steps))
+        (_, (end, _, roughness)), nats = lax.scan(self._kept(step), start, each)
+        return method.hidden_of(end), jnp.sum(nats) + start_nats(dynamics.initial, w0, dynamics.kl), roughness
 
     def _reversible(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool

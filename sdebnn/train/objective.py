@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
-from sdebnn.contract import draw_keys, solve, training
+from sdebnn.contract import draw_keys, over_draws, solve, training
 from sdebnn.likelihoods import Categorical, Likelihood, parted
 
 ROWS_A_CHECK = 100_000  # of targets, that are looked at together
@@ -72,9 +71,7 @@ def elbo(
     if keys.size == 1:
         terms = one(keys[0])  # without the axis: convolutions stay convolutions
     else:
-        at_once = keys.size if draws_at_once is None else min(keys.size, draws_at_once)
-        each = lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
-        terms = tuple(term.mean() for term in each)
+        terms = tuple(term.mean() for term in over_draws(one, keys, draws_at_once or keys.size))
     log_likelihood, kl, roughness, accuracy = terms
     log_likelihood = log_likelihood * (examples / batch)
     return Elbo(log_likelihood - kl_weight * kl, log_likelihood, kl, roughness, accuracy)

@@ -1,0 +1,217 @@
+"""Training and prediction beside torchsde, diffrax as documented and a bare ``lax.scan``: one table, and JSON.
+
+The same net, weights, noise dimension, batch and steps for all (``jobs.py``), each in a process of its own
+(``jax_worker.py``, ``torch_worker.py``). They take turns, so that a busy moment hits all alike, and ratios are medians
+over the turns; on a GPU, which is theirs alone, one goes after the other. The mean losses must agree within four
+standard errors (and a thousandth, on a GPU, whose products are rounded), or there is no table. A training step is the
+loss, its gradient and Adam; a prediction is one batch through the job's draws. Useful arithmetic is that of the hidden
+units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
+On a GPU: the paper's nets, ours in bfloat16 and in float32; then whole epochs of ``fit`` and a prediction of 10,000
+images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the wide job, and how cost grows with weights and
+steps (``growth.py``).
+
+    python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--json FILE] [--torch-python PYTHON]
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import record
+from growth import growth
+from jobs import ON_CPU, ON_GPU, Job, exported, gflop
+from rich.console import Console
+from rich.table import Table
+from talking import Worker
+
+PEERS = ("bare lax.scan", "diffrax, as documented", "torchsde")
+# Presets as a user trains them: which, on what, in batches of how many.
+FITS = {
+    "fit paper mnist 128": ("paper", "mnist", 128),
+    "fit paper cifar 128": ("paper", "cifar", 128),
+    "fit ours cifar 256": ("ours", "cifar", 256),
+    "fit ours cifar 512": ("ours", "cifar", 512),
+}
+Rows = dict[str, dict[str, Any]]
+
+console = Console(width=None if sys.stdout.isatty() else 170)
+
+
+def ceiling(gpu: bool) -> float:
+    """TFLOP/s of a large matrix product: bfloat16 on a GPU, float32 elsewhere."""
+    size, dtype = (8192, jnp.bfloat16) if gpu else (2048, jnp.float32)
+    a = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
+    product = jax.jit(lambda a: a @ a)
+    best = math.inf
+    for _ in range(10):
+        product(a).block_until_ready()
+        clock = time.perf_counter()
+        product(a).block_until_ready()
+        best = min(best, time.perf_counter() - clock)
+    return 2 * size**3 / best / 1e12
+
+
+def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[str, Worker], Rows]:
+    """The workers of a job that are ready, and what compiling took each; ``at_once`` of them compile side by side."""
+    workers, rows = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        about, arrays = exported(job)
+        Path(folder, "about.json").write_text(json.dumps(about))
+        np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
+        names = ["sdebnn", *(["sdebnn, float32"] if job.kind == "mnist" else []), *PEERS]
+        for some in (names[i : i + at_once] for i in range(0, len(names), at_once)):
+            console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
+            new = {who: _worker(who, job, folder, torch_python) for who in some}
+            for who, worker in new.items():
+                ready = worker.ready()
+                if isinstance(ready, str):
+                    console.print(f"{job.name}: no row for {who}: {ready}", markup=False)
+                else:
+                    workers[who], rows[who] = worker, ready
+    return workers, rows
+
+
+def _worker(who: str, job: Job, folder: str, torch_python: str) -> Worker:
+    if who == "torchsde":
+        return Worker(torch_python, "torch_worker.py", folder)
+    return Worker(sys.executable, "jax_worker.py", job.kind, str(job.batch), str(job.draws), who)
+
+
+def measure(job: Job, workers: dict[str, Worker], rows: Rows, turns: int, gpu: bool) -> None:
+    """Fill the rows. Workers take turns; those on a GPU, which is theirs alone, one after the other."""
+    times = {(what, who): [] for what in ("train", "predict") for who in workers}
+    losses = {who: [] for who in workers}
+    for together in [[who] for who in workers] if gpu else [list(workers)]:
+        try:
+            _ask_in_turn({who: workers[who] for who in together}, turns, times, losses)
+        except ChildProcessError as error:
+            console.print(f"{job.name}: no rows for {', '.join(together)}: {error}", markup=False)
+            for who in together:
+                del rows[who]
+    arithmetic = gflop(job)
+    for who, row in rows.items():
+        row["train_ms"], row["predict_ms"] = (float(np.median(times[what, who])) for what in ("train", "predict"))
+        row["images_s"] = 1e3 * job.batch / row["train_ms"]
+        row["tflops"] = arithmetic / row["train_ms"]
+        for what in ("train", "predict"):
+            row[f"{what}_ratio"] = float(np.median(np.array(times[what, who]) / np.array(times[what, "sdebnn"])))
+        means, counts = np.array(losses[who]).T
+        row["loss"] = float(np.average(means, weights=counts))
+        spread = np.sum(counts * (means - row["loss"]) ** 2) / (len(means) - 1)  # of the loss of one step
+        row["loss_error"] = math.sqrt(spread / counts.sum())
+
+
+def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: dict) -> None:
+    """Each for about a quarter of a second, ``turns`` times; then they may go."""
+    counts = {}
+    for turn in range(turns + 2):  # the first two warm up, and say how many steps a turn takes
+        for what in ("train", "predict"):
+            for who, worker in workers.items():
+                count = counts.get((what, who), 1)
+                said = worker.ask(what, count)
+                losses[who] += [(loss, count / len(said["losses"])) for loss in said["losses"]]
+                if turn == 1:
+                    counts[what, who] = max(1, min(200, round(250 / said["ms"])))
+                elif turn > 1:
+                    times[what, who].append(said["ms"])
+    for worker in workers.values():
+        worker.close()
+
+
+def check(job: Job, rows: Rows, gpu: bool) -> None:
+    """All compute the same loss in distribution."""
+    first = rows["bare lax.scan"]
+    for who, row in rows.items():
+        allowed = 4 * math.hypot(row["loss_error"], first["loss_error"])
+        allowed += 1e-3 * abs(first["loss"]) if gpu else 0  # bfloat16, and the tensor cores' float32
+        if not abs(row["loss"] - first["loss"]) <= allowed:
+            raise SystemExit(
+                f"{job.name}: the loss of {who} is {row['loss']:.2f} ± {row['loss_error']:.2f}, that of a bare "
+                f"lax.scan {first['loss']:.2f} ± {first['loss_error']:.2f}: not the same work."
+            )
+
+
+def fitted(name: str, kind: str, batch: int) -> dict[str, Any]:
+    """Whole epochs of a preset, and a prediction of 10,000 images with 16 draws."""
+    console.print(f"[dim]fit {name} {kind} {batch}: four epochs[/dim]")
+    worker = Worker(sys.executable, "fit_worker.py", name, kind, str(batch))
+    ready = worker.ready()
+    if isinstance(ready, str):
+        raise SystemExit(f"fit {name} {kind} {batch}: {ready}")
+    worker.close()
+    return {**ready, "tflops": ready["gflop"] / ready["train_ms"]}
+
+
+def table(results: dict[str, Rows], top: float, gpu: bool) -> Table:
+    title = f"a training step, and a prediction (ceiling: {top:.3g} TFLOP/s of {'bfloat16' if gpu else 'float32'})"
+    shown = Table(title=title, title_justify="left")
+    columns = {
+        "compile s": ("compile_s", ".1f"), "ms a step": ("train_ms", ".2f"), "× ours": ("train_ratio", ".2f"),
+        "images/s": ("images_s", ",.0f"), "peak MiB": ("memory_mib", ".0f"), "TFLOP/s": ("tflops", ".3g"),
+        "of ceiling": ("share", ".1%"), "predict ms": ("predict_ms", ".1f"), "× ours ": ("predict_ratio", ".2f"),
+        "loss": ("loss", ".1f"), "± s.e.": ("loss_error", ".1f"), "epoch s": ("epoch_s", ".2f"),
+    }  # fmt: skip
+    if not gpu:
+        del columns["epoch s"]
+    shown.add_column("job")
+    shown.add_column("by")
+    for title in columns:
+        shown.add_column(title, justify="right", no_wrap=True)
+    for job, rows in results.items():
+        for who, row in rows.items():
+            cells = [format(row[name], form) if name in row else "" for name, form in columns.values()]
+            shown.add_row(job, who, *cells)
+        shown.add_section()
+    return shown
+
+
+def main() -> None:
+    gpu = jax.default_backend() == "gpu"
+    jobs = {job.name: job for job in (ON_GPU if gpu else ON_CPU)}
+    names = [*jobs, *(FITS if gpu else ["growth"])]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", nargs="+", choices=names, default=names, metavar="JOB")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="workers that compile side by side: then not timed fairly"
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch and torchsde")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]  # before our own
+    if load > 0.5 and not gpu:
+        console.print(f"The machine is busy (load {load:.1f}): do not trust the times.")
+    top, results, more = ceiling(gpu), {}, {}
+
+    def keep() -> None:
+        """What is known so far: a long run that is stopped loses nothing."""
+        if options.json:
+            about = {"load_before": load, "ceiling_tflops": top, "compiled_side_by_side": options.at_once}
+            record.write(options.json, "python benchmarks " + " ".join(sys.argv[1:]), **about, jobs=results, **more)
+
+    for name in options.jobs:
+        if name in jobs:
+            workers, results[name] = started(jobs[name], gpu, options.at_once, options.torch_python)
+            measure(jobs[name], workers, results[name], options.turns, gpu)
+            check(jobs[name], results[name], gpu)
+        elif name in FITS:
+            results[name] = {"sdebnn": fitted(*FITS[name])}
+        else:
+            more["growth"] = growth(console)
+        for row in results.get(name, {}).values():
+            row["share"] = row["tflops"] / top
+        keep()
+    console.print(table(results, top, gpu))
+
+
+if __name__ == "__main__":
+    main()

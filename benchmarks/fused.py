@@ -1,0 +1,132 @@
+"""The fused kernel beside the same steps by XLA, both in bfloat16, on a Hopper GPU: a table, and JSON.
+
+Twenty Euler steps of the paper's field, on a batch of 128 images of 28 by 28 pixels. Distances are relative, from
+float32 by XLA, of what the steps add to the state and to its cotangent, and of the layers' gradients. A time is the
+best of a few, of a compiled loop of thirty calls whose arguments each depend on the call before.
+
+    python benchmarks/fused.py [--json FILE]
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import record
+from jax import lax
+from rich.console import Console
+from rich.table import Table
+
+from sdebnn.convolutions import Compute, fused, squeezed
+
+STEPS, BATCH, SIDE = 20, 128, 28
+CALLS, TURNS = 30, 4
+NAMES = ["h1 - h0", "g0 - g1", *[f"layer {i + 1} {name}" for i in range(4) for name in ("kernel", "time", "bias")]]
+Steps = Callable[[Any, jax.Array], jax.Array]
+
+
+def drawn() -> tuple[tuple[jax.Array, ...], ...]:
+    """The layers of every step, each of the size that keeps its outcome's."""
+    keys = iter(jax.random.split(jax.random.key(0), 12))
+
+    def normal(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), (STEPS, *shape))
+
+    sizes = pairwise((3, 32, 32, 32, 3))
+    return tuple((normal(3, 3, m, n) / math.sqrt(9 * m), normal(3, 3, n) / 3, normal(n) / 10) for m, n in sizes)
+
+
+def by_xla(compute: Compute, unroll: int) -> Steps:
+    return partial(squeezed.euler, activation=jnp.tanh, compute=compute, keep=True, unroll=unroll)
+
+
+def ways(unroll: int) -> dict[str, Steps]:
+    plain = by_xla("bfloat16", unroll)
+    return {"XLA": plain, "fused": lambda layers, h0: fused.euler(layers, h0, plain)}
+
+
+def results(f: Steps, layers: Any, h0: jax.Array, g: jax.Array) -> list[np.ndarray]:
+    """What the steps add to the state and to its cotangent, and the layers' gradients."""
+
+    @jax.jit
+    def run(layers: Any, h0: jax.Array, g: jax.Array) -> list[jax.Array]:
+        h1, pull_back = jax.vjp(f, layers, h0)
+        gradients, g0 = pull_back(g)
+        return [h1 - h0, g0 - g, *jax.tree.leaves(gradients)]
+
+    return [np.float64(each) for each in run(layers, h0, g)]
+
+
+def far(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def timed(body: Callable[[Any], Any], start: Any) -> dict[str, float]:
+    """Milliseconds a call, seconds to compile, and MiB of temporaries."""
+    clock = time.perf_counter()
+    program = jax.jit(lambda start: lax.fori_loop(0, CALLS, lambda _, now: body(now), start)).lower(start).compile()
+    row = {"compile_s": time.perf_counter() - clock}
+    row["temporary_mib"] = program.memory_analysis().temp_size_in_bytes / 2**20
+    jax.block_until_ready(program(start))
+    times = []
+    for _ in range(TURNS):
+        clock = time.perf_counter()
+        jax.block_until_ready(program(start))
+        times.append(time.perf_counter() - clock)
+    return {"ms": 1e3 * min(times) / CALLS, **row}
+
+
+def measured(f: Steps, layers: Any, h0: jax.Array, g: jax.Array) -> dict[str, dict[str, float]]:
+    def forward(now: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        layers, h = now
+        h = f(layers, h)
+        return jax.tree.map(lambda leaf: leaf + 1e-9 * h[0, 0, 0, 0], layers), h
+
+    def gradient(now: Any) -> Any:
+        _, pull_back = jax.vjp(f, *now)
+        return jax.tree.map(lambda x, d: x - 1e-7 * d, now, pull_back(g))
+
+    return {"forward": timed(forward, (layers, h0)), "gradient": timed(gradient, (layers, h0))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    path = parser.parse_args().json
+    console = Console(width=100 if not sys.stdout.isatty() else None)
+    layers = drawn()
+    h0, g = (jax.random.normal(key, (BATCH, SIDE, SIDE, 3)) for key in jax.random.split(jax.random.key(1)))
+    if not fused.fits(layers, h0, moves=fused.MOVES, activation=jnp.tanh, compute="bfloat16"):
+        kind, tried = jax.devices()[0].device_kind, [".".join(map(str, version)) for version in fused.TRIED]
+        raise SystemExit(
+            f"The kernel needs a Hopper GPU and jax {', '.join(tried)}; here are {kind}, jax {jax.__version__}."
+        )
+    with jax.default_matmul_precision("highest"):
+        exact = results(by_xla("float32", 1), layers, h0, g)
+    found = {way: results(f, layers, h0, g) for way, f in ways(1).items()}
+    distances = {way: dict(zip(NAMES, map(far, each, exact), strict=True)) for way, each in found.items()}
+    shown(console, "distance from float32", distances, "{:.5f}")
+    times = {way: measured(f, layers, h0, g) for way, f in ways(STEPS).items()}
+    for what in ("forward", "gradient"):
+        shown(console, f"{what}, {BATCH} images", {way: row[what] for way, row in times.items()}, "{:.3f}")
+    if path:
+        record.write(path, "python benchmarks/fused.py", distances=distances, times=times)
+
+
+def shown(console: Console, title: str, columns: dict[str, dict[str, float]], form: str) -> None:
+    table = Table(title, *columns)
+    for name in next(iter(columns.values())):
+        table.add_row(name, *[form.format(column[name]) for column in columns.values()])
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What both kernels do with an image: four warpgroups share its positions, and what lies between layers stays near.
+
+A buffer in shared memory has a row for each position, and rows of zeros before and after them, so that a neighbour
+outside of the image reads zeros. A warpgroup computes 64 positions; the last two share 32, and write the same there.
+"""
+
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
+# (Mosaic's types, and those of other versions)
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from sdebnn.convolutions.fused.matrix import REGISTERS, ROWS, Cut, Ref, product
+from sdebnn.convolutions.fused.packing import LINE, LINES, POSITIONS, WIDTH, Table
+
+GUARD = LINE + 1  # rows of zeros on either side: the farthest neighbour is one line and one patch away
+HEIGHT = GUARD + POSITIONS + GUARD
+GROUPS = 4
+# Numbers a row, of which 128, 32 and 24 are used: rows of an odd number of 16 bytes meet in different banks of memory.
+WIDE, MIDDLE, NARROW = 136, 40, 24
+
+
+class Plan(NamedTuple):
+    """What a kernel is compiled for, beside the shapes it is given."""
+
+    side: int
+    dt: float
+    interpret: bool = False
+
+
+class Warpgroup(NamedTuple):
+    """One of four: which image and positions it computes."""
+
+    plan: Plan
+    image: Any
+    number: Any
+    first: Any
+
+    @classmethod
+    def here(cls, plan: Plan) -> "Warpgroup":
+        number = lax.axis_index("group")
+        return cls(plan, lax.axis_index("image"), number, jnp.minimum(number * ROWS, POSITIONS - ROWS))
+
+    def part(self, buffer: Ref) -> Ref:
+        """This group's rows of a buffer, and their neighbours."""
+        return buffer.at[pl.ds(self.first, ROWS + 2 * GUARD)]
+
+    def from_memory(self, rows: Ref, column: int = 0, columns: int = 16) -> Any:
+        """This group's rows of what lies in global memory, one for each position."""
+        return _load(rows.at[pl.ds(self.first, ROWS), pl.ds(column, columns)])
+
+    def load(self, part: Ref, offset: int, columns: int = WIDTH, column: int = 0) -> Any:
+        return _load(part.at[pl.ds(GUARD + offset, ROWS), pl.ds(column, columns)])
+
+    def put(self, part: Ref, x: Any, column: int = 0) -> None:
+        part.at[pl.ds(GUARD, ROWS), pl.ds(column, x.shape[1])][...] = x.astype(jnp.bfloat16)
+
+    def clear(self, buffers: Sequence[Ref]) -> None:
+        for number, row in enumerate((0, ROWS, 2 * ROWS, HEIGHT - ROWS)):
+
+            @pl.when(self.number == number)
+            def _(row: int = row) -> None:
+                for buffer in buffers:
+                    buffer[pl.ds(row, ROWS)] = jnp.zeros((ROWS, buffer.shape[1]), jnp.bfloat16)
+
+    def inside(self, x: Any) -> Any:
+        """The same numbers, zero beyond the image."""
+        n = self.plan.side // 2
+        position = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=REGISTERS) + self.first
+        kept = (position & (LINE - 1)) < n
+        if n < LINES:
+            kept &= position < LINE * n
+        return jnp.where(kept, x, 0.0)
+
+    def put_layer(self, table: Table, matrix: Ref, source: Ref, out: Ref, where: Any) -> None:
+        """Write the tanh of a layer."""
+        sums = self.spread if len(table.terms) > 1 else self.gathered
+        for parity, z in enumerate(sums(table, matrix, source, where)):
+            self.put(out, jnp.tanh(self.inside(z)), WIDTH * parity)
+
+    def spread(self, table: Table, matrix: Ref, source: Ref, where: Any = None) -> Iterator[Any]:
+        """A layer of an outcome per pixel, parity by parity: neighbours are loaded once for all four."""
+        near = {offset: self.load(source, offset, table.given) for offset in table.offsets}
+        for parity, terms in enumerate(table.terms):
+            of_class = [] if where is None else [(where, table.maps[parity])]
+            yield self._product(table, matrix, [*of_class, *[(near[term.offset], term.row) for term in terms]])
+
+    def gathered(self, table: Table, matrix: Ref, source: Ref, where: Any = None) -> Iterator[Any]:
+        """A layer of one outcome per patch: neighbours are loaded while products run."""
+        of_class = [] if where is None else [(where, table.maps[0])]
+        cuts = [(Cut(source, GUARD + term.offset, term.column, table.given), term.row) for term in table.terms[0]]
+        yield self._product(table, matrix, [*of_class, *cuts])
+
+    def _product(self, table: Table, matrix: Ref, terms: list[tuple[Any, int]]) -> Any:
+        return product(table.made, matrix, terms, transposed=table.transposed, interpret=self.plan.interpret)
+
+
+def _load(ref: Ref) -> Any:
+    return plgpu.load(ref, layout=REGISTERS, optimized=False)
+
+
+def together(barrier: Ref) -> None:
+    """Wait for the other warpgroups."""
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
+
+
+def launched(plan: Plan, body: Any, images: int, out: Any, scratch: Sequence[Any], name: str) -> Any:
+    """A kernel of one block an image, and four warpgroups a block."""
+    return plgpu.kernel(
+        body,
+        out_type=out,
+        scratch_types=scratch,
+        grid=(images,),
+        grid_names=("image",),
+        num_threads=GROUPS,
+        thread_name="group",
+        kernel_name=name,
+        interpret=plgpu.InterpretGPUParams() if plan.interpret else None,
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True,
+            unsafe_no_auto_barriers=True,  # ``together`` stands where one is needed
+            reduction_scratch_bytes=512,  # none of it is used, and shared memory is full
+            lowering_semantics=plgpu.LoweringSemantics.Lane,  # which the inline parts are written for
+        ),
+    )

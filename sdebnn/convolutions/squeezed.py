@@ -1,0 +1,142 @@
+"""The paper's field, all its Euler steps, on images whose 2×2 patches are channels: how a GPU likes it.
+
+Every layer is then a convolution of stride 1 over patches, whose kernel holds the layer's own taps m, each where it
+belongs, and zeros elsewhere. With i a patch, a and e the parities of the pixels read and written, along one axis:
+
+    same    pixel 2i + e reads pixel 2 (i + u) + a    by tap  m = 2u + a - e + 1,   u = -1, 0, 1
+    down    pixel i      reads pixel 2 (i + u) + a    by tap  m = 2u + a,           u = 0, 1
+    up      pixel 2i + e reads pixel i - u            by tap  m = 2u + e  (of the kernel turned round),   u = 0, 1
+
+That is more arithmetic on wider channels: a GPU's matrix units have both to spare. What does not depend on the batch,
+kernels and maps of all steps, is made before the first step.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from sdebnn.convolutions.operations import Move, shifts, taps
+
+MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
+EIGHT = 8  # channels at a time, that the matrix units take
+
+Layer = tuple[Float[Array, "step 3 3 _ _"], Float[Array, "step 3 3 _"], Float[Array, "step _"]]
+Images = Float[Array, "example height width channel"]
+Patches = Float[Array, "example _ _ _"]
+Step = tuple[tuple[Array, Array], ...]
+
+
+def fits(layers: Sequence[tuple[Any, Any, Any]], h0: Any, moves: Sequence[str]) -> bool:
+    """Whether these layers, an axis of steps in front of every array, are the paper's four, on sides that halve."""
+    return (
+        tuple(moves) == MOVES
+        and all(time is not None for _, time, _ in layers)
+        and all((kernel.ndim, time.ndim, bias.ndim) == (5, 4, 2) for kernel, time, bias in layers)
+        and h0.ndim == 4
+        and h0.shape[1] % 2 == h0.shape[2] % 2 == 0
+    )
+
+
+def euler(
+    layers: Sequence[Layer],
+    h0: Images,
+    *,
+    activation: Callable[[Array], Array],
+    compute: str,
+    keep: bool,
+    unroll: int,
+) -> Images:
+    """The state after as many steps as the layers' arrays are long, for arguments that ``fits`` accepts.
+
+    ``keep``: the backward pass keeps the activations of every step, rather than its beginning.
+    """
+    steps, channels = layers[0][0].shape[0], 4 * h0.shape[-1]
+    extra = -channels % EIGHT
+
+    def step(h: Patches, now: Step) -> tuple[Patches, None]:
+        (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now
+        a = activation(_convolved(h.astype(compute), k1) + m1)
+        a = activation(_multiplied_then_shifted(a, k2) + m2)
+        a = activation(_shifted_then_multiplied(a, k3) + m3)
+        return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
+
+    body = jax.checkpoint(step, policy=_is_activation) if keep else jax.checkpoint(step)
+    start = jnp.pad(_patches(h0), ((0, 0), (0, 0), (0, 0), (0, extra)))
+    h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute), unroll=unroll)
+    return _pixels(h1[..., :channels])
+
+
+def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
+    """What is worth keeping: all else of a step is made of it by little."""
+    return primitive.name in ("tanh", "logistic", "erf")
+
+
+def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute: str) -> Step:
+    """The kernels over patches and the maps of all steps."""
+    t = jnp.arange(layers[0][0].shape[0]) / layers[0][0].shape[0]
+    prepared = []
+    for number, ((kernel, time, bias), move) in enumerate(zip(layers, MOVES, strict=True)):
+        met = jnp.asarray(taps(sides[0], sides[1], move), time.dtype)
+        of_time = jnp.einsum("hwij,sijo->shwo", met, time, precision="highest")
+        image = bias[:, None, None] + t[:, None, None, None] * of_time
+        image = image if move == "down" else jax.vmap(_patches, 1, 1)(image[None])[0]
+        wide = _over_patches(kernel[:, ::-1, ::-1] if move == "up" else kernel, _places(move))
+        before, after = extra * (number == 0), extra * (number == len(MOVES) - 1)
+        wide = jnp.pad(wide, ((0, 0), (0, 0), (0, 0), (0, before), (0, after)))
+        image = jnp.pad(image, ((0, 0), (0, 0), (0, 0), (0, after)))
+        prepared.append((wide.astype(compute), image.astype(compute)))
+        scale = {"same": 1.0, "down": 0.5, "up": 2.0}[move]
+        sides = [round(scale * side) for side in sides]
+    return tuple(prepared)
+
+
+def _places(move: Move) -> np.ndarray:
+    """1 where, along one axis, [offset, parity read, parity written, tap] belong together; offsets ascend."""
+    u, a, e, m = np.ogrid[-1:2, :2, :2, :3]
+    if move == "same":
+        return (m == 2 * u + a - e + 1).astype(np.float32)
+    u = u[1:]
+    if move == "down":
+        return (m == 2 * u + a)[:, :, :1].astype(np.float32)
+    return (m == 2 * (1 - u) + e)[:, :1].astype(np.float32)  # the offset is -u
+
+
+def _over_patches(kernel: Float[Array, "step 3 3 in out"], places: np.ndarray) -> Float[Array, "step _ _ _ _"]:
+    wide = jnp.einsum("uaem,vbfn,smnio->suvabiefo", places, places, kernel, precision="highest")
+    offsets, read, written, _ = places.shape
+    steps, *_, c, out = kernel.shape
+    return wide.reshape(steps, offsets, offsets, read**2 * c, written**2 * out)
+
+
+def _patches(x: Images) -> Patches:
+    n, height, width, c = x.shape
+    x = x.reshape(n, height // 2, 2, width // 2, 2, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, height // 2, width // 2, 4 * c)
+
+
+def _pixels(x: Patches) -> Images:
+    n, height, width, c = x.shape
+    x = x.reshape(n, height, width, 2, 2, c // 4).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, 2 * height, 2 * width, c // 4)
+
+
+def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _shifted_then_multiplied(x: Patches, kernel: Float[Array, "2 2 in out"]) -> Patches:
+    """Patches i - 1 and i along each axis, by one product."""
+    return jnp.concatenate(shifts(x, 1, 0, 2), -1) @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def _multiplied_then_shifted(x: Patches, kernel: Float[Array, "2 2 in out"]) -> Patches:
+    """Patches i and i + 1 along each axis, by one product; summed in float32."""
+    c, out = kernel.shape[2:]
+    parts = shifts(x @ kernel.transpose(2, 0, 1, 3).reshape(c, 4 * out), 0, 1, 2)
+    each = [part[..., m * out : (m + 1) * out].astype(jnp.float32) for m, part in enumerate(parts)]
+    return sum(each[1:], start=each[0]).astype(x.dtype)
