@@ -1,7 +1,7 @@
 """The jobs that ``python benchmarks`` times: a net, a batch, a likelihood; and the arithmetic that one step needs.
 
-toy     1-D regression: f_h 3-32-32-3 (1350 weights), drift 32-32, 20 draws, 40 examples
-wide    the same through f_h 3-256-256-3 (68,102 weights), drift 1-64-1, 4 draws, 128 examples
+toy     1-D regression: f_h 3-32-32-3 (1315 weights), drift 32-32, 20 draws, 40 examples
+wide    the same through f_h 3-256-256-3 (67,843 weights), drift 1-64-1, 4 draws, 128 examples
 mnist   the paper's block for MNIST (21,150 weights), 1 draw
 cifar   the paper's net for CIFAR-10, 2-2-2 blocks, 1 draw
 All take 20 Euler steps. Every drift is moved off zero, so that no part of the work can be skipped.
