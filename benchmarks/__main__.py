@@ -4,11 +4,11 @@ The same net, weights, noise dimension, batch and steps for all (``jobs.py``), e
 (``jax_worker.py``, ``torch_worker.py``). They take turns, so that a busy moment hits all alike, and ratios are medians
 over the turns; on a GPU, which is theirs alone, one goes after the other. The mean losses must agree within four
 standard errors (and a thousandth, on a GPU, whose products are rounded), or there is no table. A training step is the
-loss, its gradient and Adam; a prediction is one batch through the job's draws. Useful arithmetic is that of the hidden
-units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
-On a GPU: the paper's nets, ours in bfloat16 and in float32; then whole epochs of ``fit`` and a prediction of 10,000
-images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the wide job, and how cost grows with weights and
-steps (``growth.py``).
+loss, its gradient and Adam; a prediction is one batch through the job's draws, one call. Useful arithmetic is that of
+the hidden units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
+On a GPU: the paper's nets, ours in bfloat16 and, as the peers compute, in float32; then whole epochs of ``fit`` and a
+prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the wide job, and how cost grows
+with weights and steps (``growth.py``).
 
     python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--json FILE] [--torch-python PYTHON]
 """
@@ -67,7 +67,7 @@ def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
         np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
-        names = ["sdebnn", *(["sdebnn, float32"] if job.kind == "mnist" else []), *PEERS]
+        names = ["sdebnn", *(["sdebnn, float32"] if gpu else []), *PEERS]
         for some in (names[i : i + at_once] for i in range(0, len(names), at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
             new = {who: _worker(who, job, folder, torch_python) for who in some}
@@ -97,6 +97,8 @@ def measure(job: Job, workers: dict[str, Worker], rows: Rows, turns: int, gpu: b
             console.print(f"{job.name}: no rows for {', '.join(together)}: {error}", markup=False)
             for who in together:
                 del rows[who]
+    if not {"sdebnn", "bare lax.scan"} <= rows.keys():
+        raise SystemExit(f"{job.name}: without sdebnn and a bare lax.scan there is nothing to compare.")
     arithmetic = gflop(job)
     for who, row in rows.items():
         row["train_ms"], row["predict_ms"] = (float(np.median(times[what, who])) for what in ("train", "predict"))

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +30,12 @@ class Worker:
     """In the parent: a process that can be asked."""
 
     def __init__(self, python: str, script: str, *arguments: str):
+        # A pipe that nobody reads would fill up, and hold the worker.
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [python, str(Path(__file__).with_name(script)), *arguments],
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # several share a GPU
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
 
     def ready(self) -> dict[str, Any] | str:
@@ -40,7 +43,7 @@ class Worker:
         said = self._heard("ready")
         if said is not None:
             return said
-        return (self.process.stderr.read().strip().splitlines() or ["it said nothing"])[-1][:160]
+        return self._last_words()
 
     def ask(self, what: str, count: int) -> dict[str, Any]:
         """Milliseconds of each, and losses."""
@@ -48,12 +51,17 @@ class Worker:
         self.process.stdin.flush()
         said = self._heard("did")
         if said is None:
-            raise ChildProcessError(self.process.stderr.read().strip()[-200:])
+            raise ChildProcessError(self._last_words())
         return said
 
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
+
+    def _last_words(self) -> str:
+        self.process.wait()
+        self.errors.seek(0)
+        return (self.errors.read().strip().splitlines() or ["it said nothing"])[-1][:160]
 
     def _heard(self, word: str) -> dict[str, Any] | None:
         for line in self.process.stdout:

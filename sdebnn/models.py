@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
 from sdebnn.contract import check_solution, solve, training
+from sdebnn.convolutions import TimeConv
 from sdebnn.fields import Augment, Standardised, TimeMLP, own_scales
 from sdebnn.integrate import (
     Adaptive,
@@ -43,8 +44,8 @@ def over_batch(module: Any, *leading: Any) -> Callable[[Array], Array]:
 
 
 def all_steps(field: Any, h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
-    """A batch after all Euler steps of a field whose arrays are those of every step, if the field offers that."""
-    return field.euler(h, keep=keep, unroll=unroll) if hasattr(field, "euler") else None
+    """A batch after all Euler steps of a field whose arrays are those of every step, where there is a faster way."""
+    return field.euler(h, keep=keep, unroll=unroll) if isinstance(field, TimeConv) else None
 
 
 class Deterministic(eqx.Module):
@@ -143,7 +144,7 @@ class SDEBlock(eqx.Module):
         return over_batch(eqx.combine(random, self.field), t)(h)
 
     def euler(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
-        """All Euler steps through the arrays of each, if the field knows a faster way than one after the other."""
+        """All Euler steps through the arrays of each, where there is a faster way than one after the other."""
         return all_steps(eqx.combine(random, self.field), h, keep=keep, unroll=unroll)
 
     def _check_shape(self, h: Hidden) -> None:

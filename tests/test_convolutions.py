@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from sdebnn import FixedGrid, bayesianize
 from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, unsqueeze
 from sdebnn.convolutions import squeezed as over_patches
 from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
@@ -233,4 +234,46 @@ def test_over_patches_refuses_what_it_is_not_for():
     assert not over_patches.fits(layers, normal(1, 8, 8, 3), ["same"] * 4)
     assert not over_patches.fits([(k[0], t[0], b[0]) for k, t, b in layers], normal(1, 8, 8, 3), moves)  # of one step
     assert not over_patches.fits([(k, None, b) for k, _, b in layers], normal(1, 8, 8, 3), moves)
-    assert field.euler(normal(1, 8, 8, 3), keep=True, unroll=1) is None  # no GPU, no need
+
+
+class Leaky(TimeConv):
+    """A field of a user's own."""
+
+    def __call__(self, t, h):
+        return super().__call__(t, h) - h
+
+
+def softmax(x):
+    return jax.nn.softmax(x, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("make", "activation", "taken"),
+    [
+        (TimeConv, jnp.tanh, True),
+        (TimeConv, jax.nn.relu, True),
+        (TimeConv, softmax, False),  # over channels, which patches arrange otherwise
+        (TimeConv, eqx.nn.PReLU(0.3), False),  # arrays of its own
+        (Leaky, jnp.tanh, False),
+    ],
+)
+def test_a_block_computes_the_same_the_way_a_gpu_would(monkeypatch, make, activation, taken):
+    """The path over patches, on this machine: taken where it is the same function, and only there."""
+    field = make(3, (4, 4, 4), activation=activation, key=KEY)
+    block = bayesianize(field, drift=(2,), solver=FixedGrid(3), key=KEY)
+    h0 = normal(2, 6, 4, 3)
+    there = []
+    original = over_patches.euler
+    monkeypatch.setattr(over_patches, "euler", lambda *args, **how: there.append(1) or original(*args, **how))
+
+    def value_and_gradient():
+        jax.clear_caches()
+        loss = lambda block: jnp.sum(block(h0, key=KEY)[0] ** 2)  # noqa: E731
+        return jax.tree.leaves(eqx.filter_value_and_grad(loss)(block))
+
+    plain = value_and_gradient()
+    assert not there
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for ours, theirs in zip(value_and_gradient(), plain, strict=True):
+        close(ours, theirs, 1e-4)
+    assert bool(there) is taken

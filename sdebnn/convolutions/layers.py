@@ -25,6 +25,17 @@ from sdebnn.processes import Depth
 Images = Float[Array, "*batch height width channel"]
 Outcome = Float[Array, "*batch _ _ out"]
 Compute = Literal["float32", "bfloat16"]
+# Activations of each number by itself, which mean the same where channels are arranged otherwise.
+ELEMENTWISE = (
+    jnp.tanh,
+    jax.nn.tanh,
+    jax.nn.relu,
+    jax.nn.gelu,
+    jax.nn.silu,
+    jax.nn.softplus,
+    jax.nn.sigmoid,
+    jax.nn.elu,
+)
 
 
 def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> Outcome:
@@ -149,9 +160,13 @@ class TimeConv(eqx.Module):
 
         ``keep`` and ``unroll`` are those of the loop that it replaces, if the steps are not one kernel.
         """
+        known = type(self) is TimeConv and all(type(layer) is TimeConvLayer for layer in self.layers)
+        elementwise = any(self.activation is each for each in ELEMENTWISE)
+        if jax.default_backend() != "gpu" or not known or not elementwise:
+            return None
         layers = tuple((layer.kernel, layer.time, layer.bias) for layer in self.layers)
         moves = [layer.move for layer in self.layers]
-        if jax.default_backend() != "gpu" or not squeezed.fits(layers, h, moves):
+        if not squeezed.fits(layers, h, moves):
             return None
         how = {"activation": self.activation, "compute": self.compute}
         plain = partial(squeezed.euler, **how, keep=keep, unroll=unroll)

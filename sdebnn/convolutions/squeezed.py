@@ -73,7 +73,7 @@ def euler(
 
 def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
     """What is worth keeping: all else of a step is made of it by little."""
-    return primitive.name in ("tanh", "logistic", "erf")
+    return primitive.name in ("tanh", "logistic", "erf", "max", "exp")
 
 
 def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute: str) -> Step:

@@ -137,19 +137,26 @@ class FixedGrid(eqx.Module):
         together: all of them if they do not divide, or if ``every`` state counts. ``euler`` returns h_1 after all steps
         of that method, where there is a faster way to take them, or None.
         """
+        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
+            return self._hidden(f_h, stages, h0, every, rough, euler)
+        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
+        outputs, roughness = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough, euler), parts)
+        return outputs.reshape(h0.shape), roughness.mean()
+
+    def _hidden(
+        self,
+        f_h: Field,
+        stages: Sequence[PyTree[Array]],
+        h0: Hidden,
+        every: bool,
+        rough: bool,
+        euler: AllSteps | None,
+    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         if euler is not None and self.method == "euler" and not every and not rough:
             h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self.unroll)
             if h1 is not None:
                 return h1, jnp.zeros((), h0.dtype)
-        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
-            return self._hidden(f_h, stages, h0, every, rough)
-        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
-        outputs, roughness = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough), parts)
-        return outputs.reshape(h0.shape), roughness.mean()
 
-    def _hidden(
-        self, f_h: Field, stages: Sequence[PyTree[Array]], h0: Hidden, every: bool, rough: bool
-    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
             state = self._method.hidden_of(carry[0]) if every else None
             return self._advance(f_h, carry, *now), state

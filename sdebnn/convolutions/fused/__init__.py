@@ -4,7 +4,8 @@
 
 with f_h four convolutions (same, down, up, same) of (h, t) and tanh between, in bfloat16; the state is float32. What
 lies between layers never leaves the chip, and the gradient computes it again. Wherever the kernel does not ``fit``, the
-same function runs as XLA makes it. Nothing of Mosaic is imported before the kernel is used.
+same function runs as XLA makes it. Nothing of Mosaic is imported before the kernel is used. It has a gradient, and no
+second one.
 """
 
 from collections.abc import Callable, Sequence
