@@ -8,8 +8,7 @@ from sdebnn.convolutions.layers import (
     TimeConv,
     TimeConvLayer,
     pooled,
-    squeeze,
-    unsqueeze,
 )
+from sdebnn.convolutions.operations import squeeze, unsqueeze
 
 __all__ = ["Compute", "Conv", "GroupNorm", "Pixels", "TimeConv", "TimeConvLayer", "pooled", "squeeze", "unsqueeze"]

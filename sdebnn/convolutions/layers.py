@@ -217,22 +217,6 @@ class GroupNorm(eqx.Module):
         return ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape) * self.scale + self.shift
 
 
-def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*channel"]:
-    """Each 2×2 patch of pixels becomes four times the channels of one pixel. Nothing is lost: see ``unsqueeze``."""
-    height, width, channels = x.shape
-    if height % 2 or width % 2:
-        raise ValueError(f"an image of {height} by {width} pixels cannot be squeezed: its sides must be even.")
-    patches = x.reshape(height // 2, 2, width // 2, 2, channels).transpose(0, 2, 1, 3, 4)
-    return patches.reshape(height // 2, width // 2, 4 * channels)
-
-
-def unsqueeze(x: Float[Array, "height width channel"]) -> Float[Array, "2*height 2*width _"]:
-    """The inverse of ``squeeze``."""
-    height, width, channels = x.shape
-    patches = x.reshape(height, width, 2, 2, channels // 4).transpose(0, 2, 1, 3, 4)
-    return patches.reshape(2 * height, 2 * width, channels // 4)
-
-
 class Pixels(eqx.Module):
     """Bytes 0 to 255 as standardised numbers, and ``zeros`` more channels: the image as the state of a net."""
 

@@ -69,6 +69,22 @@ def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
     return met(height)[:, None, :, None] & met(width)[None, :, None, :]
 
 
+def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*channel"]:
+    """Each 2×2 patch of pixels becomes four times the channels of one pixel. Nothing is lost: see ``unsqueeze``."""
+    height, width, channels = x.shape
+    if height % 2 or width % 2:
+        raise ValueError(f"an image of {height} by {width} pixels cannot be squeezed: its sides must be even.")
+    patches = x.reshape(height // 2, 2, width // 2, 2, channels).transpose(0, 2, 1, 3, 4)
+    return patches.reshape(height // 2, width // 2, 4 * channels)
+
+
+def unsqueeze(x: Float[Array, "height width channel"]) -> Float[Array, "2*height 2*width _"]:
+    """The inverse of ``squeeze``."""
+    height, width, channels = x.shape
+    patches = x.reshape(height, width, 2, 2, channels // 4).transpose(0, 2, 1, 3, 4)
+    return patches.reshape(2 * height, 2 * width, channels // 4)
+
+
 def _check(kernel: Array, stride: int) -> None:
     if kernel.shape[:2] != (3, 3) or stride not in (1, 2):
         raise ValueError(

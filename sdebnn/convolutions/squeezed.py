@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from sdebnn.convolutions.operations import Move, shifts, taps
+from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueeze
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 EIGHT = 8  # channels at a time, that the matrix units take
@@ -66,9 +66,9 @@ def euler(
         return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
 
     body = jax.checkpoint(step, policy=_is_activation) if keep else jax.checkpoint(step)
-    start = jnp.pad(_patches(h0), ((0, 0), (0, 0), (0, 0), (0, extra)))
+    start = jnp.pad(jax.vmap(squeeze)(h0), ((0, 0), (0, 0), (0, 0), (0, extra)))
     h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute), unroll=unroll)
-    return _pixels(h1[..., :channels])
+    return jax.vmap(unsqueeze)(h1[..., :channels])
 
 
 def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -84,7 +84,7 @@ def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute
         met = jnp.asarray(taps(sides[0], sides[1], move), time.dtype)
         of_time = jnp.einsum("hwij,sijo->shwo", met, time, precision="highest")
         image = bias[:, None, None] + t[:, None, None, None] * of_time
-        image = image if move == "down" else jax.vmap(_patches, 1, 1)(image[None])[0]
+        image = image if move == "down" else jax.vmap(squeeze)(image)
         wide = _over_patches(kernel[:, ::-1, ::-1] if move == "up" else kernel, _places(move))
         before, after = extra * (number == 0), extra * (number == len(MOVES) - 1)
         wide = jnp.pad(wide, ((0, 0), (0, 0), (0, 0), (0, before), (0, after)))
@@ -111,18 +111,6 @@ def _over_patches(kernel: Float[Array, "step 3 3 in out"], places: np.ndarray) -
     offsets, read, written, _ = places.shape
     steps, *_, c, out = kernel.shape
     return wide.reshape(steps, offsets, offsets, read**2 * c, written**2 * out)
-
-
-def _patches(x: Images) -> Patches:
-    n, height, width, c = x.shape
-    x = x.reshape(n, height // 2, 2, width // 2, 2, c).transpose(0, 1, 3, 2, 4, 5)
-    return x.reshape(n, height // 2, width // 2, 4 * c)
-
-
-def _pixels(x: Patches) -> Images:
-    n, height, width, c = x.shape
-    x = x.reshape(n, height, width, 2, 2, c // 4).transpose(0, 1, 3, 2, 4, 5)
-    return x.reshape(n, 2 * height, 2 * width, c // 4)
 
 
 def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:

@@ -34,10 +34,10 @@ from sdebnn.convolutions.fused.packing import (
     packed,
     rows_of,
 )
+from sdebnn.convolutions.squeezed import MOVES
 
 # Mosaic's Python interface changes from version to version of JAX: on others than these the kernel was not tried.
 TRIED = ((0, 11),)
-MOVES = ("same", "down", "up", "same")
 
 Layers = tuple[Layer, Layer, Layer, Layer]
 Images = Float[Array, "example height width 3"]

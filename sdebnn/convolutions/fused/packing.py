@@ -13,11 +13,12 @@ table of terms, with every offset turned round and every block of W transposed.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, BFloat16, Float
 
-from sdebnn.convolutions.operations import Move, taps
+from sdebnn.convolutions.operations import Move, squeeze, taps, unsqueeze
 
 LINES, LINE = 14, 16  # a line has two columns of zeros, so that the neighbour of its last patch is not the next line's
 POSITIONS = LINES * LINE
@@ -139,7 +140,7 @@ def rows_of(images: Images) -> Rows:
     """The patches of images, each a row; the last four of its numbers are zero."""
     count, side, _, channels = images.shape
     n = side // 2
-    patches = images.reshape(count, n, 2, n, 2, channels).transpose(0, 1, 3, 2, 4, 5).reshape(count, n, n, 4 * channels)
+    patches = jax.vmap(squeeze)(images)
     after = (LINES - n, LINE - n, STATE - 4 * channels)
     return jnp.pad(patches, ((0, 0), *((0, more) for more in after))).reshape(count, POSITIONS, STATE)
 
@@ -148,7 +149,7 @@ def images_of(rows: Rows, side: int) -> Images:
     """The inverse of ``rows_of``."""
     count, n = rows.shape[0], side // 2
     patches = rows.reshape(count, LINES, LINE, STATE)[:, :n, :n, : 4 * CHANNELS]
-    return patches.reshape(count, n, n, 2, 2, CHANNELS).transpose(0, 1, 3, 2, 4, 5).reshape(count, side, side, CHANNELS)
+    return jax.vmap(unsqueeze)(patches)
 
 
 def marks(side: int) -> Float[np.ndarray, "224 16"]:
