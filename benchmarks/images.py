@@ -29,7 +29,7 @@ import record
 
 import sdebnn
 from sdebnn.nets import paper_net
-from sdebnn.train.loop import Batches, Call, Job, advance, start
+from sdebnn.train.loop import Batches, Call, Job, compiled, start
 
 BATCH, EXAMPLES = 128, 1280
 
@@ -54,7 +54,7 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
 
     state = start(parameters, job)
     clock = time.perf_counter()
-    program = advance.lower(call(state), state).compile()
+    program = compiled().lower(call(state), state).compile()
     cost = {"compile_s": time.perf_counter() - clock}
     cost["temp_mib"] = program.compiled.memory_analysis().temp_size_in_bytes / 2**20
 

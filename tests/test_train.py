@@ -11,6 +11,7 @@ import pytest
 
 from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
 from sdebnn.data import toy
+from sdebnn.train import graphs
 
 KEY = jax.random.key(0)
 
@@ -226,3 +227,35 @@ def test_the_regulariser_makes_the_dynamics_smoother():
         ends.append(float(elbo(fitted.model, fitted.likelihood, x, y, key=KEY, draws=8, rough=True).roughness))
         assert (fitted.history["roughness"][0] > 0) == (weight > 0)
     assert ends[1] < 0.5 * ends[0]
+
+
+@pytest.fixture
+def on_nvidia(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(graphs, "_is_nvidia", lambda: True)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    graphs.compiler_options.cache_clear()
+    yield monkeypatch
+    graphs.compiler_options.cache_clear()
+
+
+def test_xla_knows_what_it_is_told_about_graphs(on_nvidia):
+    assert graphs.compiler_options() == graphs.GRAPHS
+
+
+def test_the_users_word_on_graphs_counts(on_nvidia):
+    on_nvidia.setenv("XLA_FLAGS", "--xla_gpu_command_buffer_scheduling_mode=SERIALIZE")
+    assert graphs.compiler_options() is None
+
+
+def test_an_xla_without_these_options_trains_without_them(on_nvidia):
+    on_nvidia.setattr(graphs, "GRAPHS", {"xla_gpu_of_another_time": "1"})
+    assert graphs.compiler_options() is None
+
+
+def test_processors_and_other_makers_gpus_are_told_nothing_of_graphs(on_nvidia):
+    on_nvidia.setattr(graphs, "_is_nvidia", lambda: False)
+    assert graphs.compiler_options() is None
+    graphs.compiler_options.cache_clear()
+    on_nvidia.setattr(jax, "default_backend", lambda: "cpu")
+    assert graphs.compiler_options() is None

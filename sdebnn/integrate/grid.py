@@ -118,6 +118,8 @@ class FixedGrid(eqx.Module):
         start = method.weights_start(process, w0)
         # Where the hidden units have no loop, neither have the weights: on a GPU it would cost more than what is in it.
         unroll = self.steps if self.unroll >= self.steps else 1
+        if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
+            noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
         return jnp.concatenate([w, method.weights_of(end)[None]]), stages
 

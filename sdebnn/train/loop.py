@@ -5,7 +5,8 @@ same program, and so to the same numbers, bit for bit.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
+from sdebnn.train.graphs import compiler_options
 from sdebnn.train.objective import Elbo, as_floats, elbo
 
 KL_FLOOR = 1e-3  # of the KL weight, where its warm-up starts
@@ -97,7 +99,13 @@ class Call(NamedTuple):
     total: Int[Array, ""]  # the steps of the whole run
 
 
-@eqx.filter_jit(donate="all-except-first")
+@cache
+def compiled() -> Any:
+    """``advance`` as a program, which consumes the state it is given; made when first asked for, not on import."""
+    how: dict[str, Any] = {"donate": "all-except-first", "compiler_options": compiler_options()}
+    return eqx.filter_jit(advance, **how)
+
+
 def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
     """Train from ``state.step`` up to ``stop``, or until too many steps in a row were skipped; one record a step."""
     job, batches = call.job, call.batches

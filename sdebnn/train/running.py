@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from sdebnn.checks import shown
 from sdebnn.train.folder import RunFolder
-from sdebnn.train.loop import Call, Job, Record, TrainState, advance, kl_weight_at, start
+from sdebnn.train.loop import Call, Job, Record, TrainState, compiled, kl_weight_at, start
 from sdebnn.train.monitor import estimator_noise
 from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
@@ -143,7 +143,7 @@ class Running:
         total = jnp.asarray(self.plan.total, jnp.int32)
         call = Call(self.plan.job, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
         before = self.step
-        self.state, record = advance(call, self.state)
+        self.state, record = compiled()(call, self.state)
         self.step = int(self.state.step)  # waits for the device
         return jax.tree.map(lambda column: np.asarray(column)[: self.step - before], record)
 

@@ -37,7 +37,7 @@ from sdebnn.convolutions.fused.packing import (
 from sdebnn.convolutions.squeezed import MOVES
 
 # Mosaic's Python interface changes from version to version of JAX: on others than these the kernel was not tried.
-TRIED = ((0, 11),)
+TRIED = ((0, 11), (0, 12))
 
 Layers = tuple[Layer, Layer, Layer, Layer]
 Images = Float[Array, "example height width 3"]

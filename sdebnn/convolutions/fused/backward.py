@@ -40,7 +40,6 @@ from sdebnn.convolutions.fused.warpgroup import (
     HEIGHT,
     MIDDLE,
     NARROW,
-    ROWS,
     WIDE,
     Plan,
     Warpgroup,
@@ -147,7 +146,7 @@ def _kernel(plan: Plan, steps: int, g1: Ref, states: Ref, classes: Ref, *refs: R
 
     def step(back: Any, g: Any) -> Any:
         s = steps - 1 - back
-        d4[s, group.image, pl.ds(group.first, ROWS), :] = (g * plan.dt).astype(jnp.bfloat16)
+        group.to_memory(d4.at[s, group.image], g * plan.dt)
         _put_activations(group, part, matrices, where, meet)
         _put_cotangents(group, whole, part, matrices, [out.at[s, group.image] for out in outs], s, meet)
         before = jnp.maximum(s - 1, 0)
@@ -166,7 +165,7 @@ def _kernel(plan: Plan, steps: int, g1: Ref, states: Ref, classes: Ref, *refs: R
         together(meet)
         return g
 
-    g0[group.image, pl.ds(group.first, ROWS), :] = lax.fori_loop(0, steps, step, g)
+    group.to_memory(g0.at[group.image], lax.fori_loop(0, steps, step, g))
 
 
 def _put_activations(group: Warpgroup, part: Buffers, matrices: Fetcher, where: Any, meet: Ref) -> None:

@@ -31,7 +31,6 @@ from sdebnn.convolutions.fused.warpgroup import (
     HEIGHT,
     MIDDLE,
     NARROW,
-    ROWS,
     WIDE,
     Plan,
     Warpgroup,
@@ -84,7 +83,7 @@ def _kernel(plan: Plan, steps: int, keep: bool, h0: Ref, classes: Ref, *refs: Re
             fetch(layer, s + 1, s + 1 < steps)
 
         if keep:
-            states[0][s, group.image, pl.ds(group.first, ROWS), :] = h.astype(jnp.bfloat16)
+            group.to_memory(states[0].at[s, group.image], h)
         between = ((FIRST, state, large), (SECOND, large, small), (THIRD, small, large))
         for layer, (table, source, out) in enumerate(between):
             plgpu.barrier_wait(fetched[layer])
@@ -97,4 +96,4 @@ def _kernel(plan: Plan, steps: int, keep: bool, h0: Ref, classes: Ref, *refs: Re
         done(3)
         return h
 
-    h1[group.image, pl.ds(group.first, ROWS), :] = lax.fori_loop(0, steps, step, h)
+    group.to_memory(h1.at[group.image], lax.fori_loop(0, steps, step, h))

@@ -58,7 +58,11 @@ class Warpgroup(NamedTuple):
         return _load(part.at[pl.ds(GUARD + offset, ROWS), pl.ds(column, columns)])
 
     def put(self, part: Ref, x: Any, column: int = 0) -> None:
-        part.at[pl.ds(GUARD, ROWS), pl.ds(column, x.shape[1])][...] = x.astype(jnp.bfloat16)
+        store(part.at[pl.ds(GUARD, ROWS), pl.ds(column, x.shape[1])], x.astype(jnp.bfloat16))
+
+    def to_memory(self, rows: Ref, x: Any) -> None:
+        """Write this group's rows to global memory."""
+        store(rows.at[pl.ds(self.first, ROWS)], x.astype(rows.dtype))
 
     def clear(self, buffers: Sequence[Ref]) -> None:
         for number, row in enumerate((0, ROWS, 2 * ROWS, HEIGHT - ROWS)):
@@ -102,6 +106,14 @@ class Warpgroup(NamedTuple):
 
 def _load(ref: Ref) -> Any:
     return plgpu.load(ref, layout=REGISTERS, optimized=False)
+
+
+def store(ref: Ref, x: Any) -> None:
+    """Write, in however many pieces it takes: newer versions refuse to do so unless asked."""
+    if hasattr(plgpu, "store"):
+        plgpu.store(ref, x, optimized=False)
+    else:
+        ref[...] = x
 
 
 def together(barrier: Ref) -> None:
