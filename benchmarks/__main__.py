@@ -6,9 +6,9 @@ over the turns; on a GPU, which is theirs alone, one goes after the other. The m
 standard errors (and a thousandth, on a GPU, whose products are rounded), or there is no table. A training step is the
 loss, its gradient and Adam; a prediction is one batch through the job's draws, one call. Useful arithmetic is that of
 the hidden units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
-On a GPU: the paper's nets, ours in bfloat16 and, as the peers compute, in float32; then whole epochs of ``fit`` and a
-prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the wide job, and how cost grows
-with weights and steps (``growth.py``).
+On a GPU: the paper's nets, ours in bfloat16, with and without our kernels, and, as the peers compute, in float32; then
+whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the
+wide job, and how cost grows with weights and steps (``growth.py``).
 
     python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--json FILE] [--torch-python PYTHON]
 """
@@ -67,7 +67,7 @@ def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
         np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
-        names = ["sdebnn", *(["sdebnn, float32"] if gpu else []), *PEERS]
+        names = ["sdebnn", *(["sdebnn, XLA alone", "sdebnn, float32"] if gpu else []), *PEERS]
         for some in (names[i : i + at_once] for i in range(0, len(names), at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
             new = {who: _worker(who, job, folder, torch_python) for who in some}

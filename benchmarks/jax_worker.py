@@ -1,7 +1,8 @@
 """One row of the table, by JAX: ``python jax_worker.py KIND BATCH DRAWS WHO``; told by lines on standard input.
 
-WHO is "sdebnn", "sdebnn, float32" (where the first is bfloat16), "bare lax.scan" or "diffrax, as documented". All train
-the same net with Adam, and predict with it; they differ in how a block is solved.
+WHO is "sdebnn", "sdebnn, XLA alone" (without our kernels) and "sdebnn, float32" (where these are bfloat16), "bare
+lax.scan" or "diffrax, as documented". All train the same net with Adam, and predict with it; they differ in how a block
+is solved, and ours are compiled as ``fit`` compiles.
 "train N" and "predict N" answer with milliseconds a step, or a prediction, and with the losses of the steps.
 """
 
@@ -20,6 +21,8 @@ from jax import lax
 from jobs import STEPS, Job, problem
 
 import sdebnn
+from sdebnn.convolutions import fused
+from sdebnn.train.graphs import compiler_options
 
 
 def bare_scan(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,7 +89,9 @@ def by_hand(solve_block: Callable, model: sdebnn.SDEBNN, x: jax.Array, key: jax.
 def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
     """(parameters, optimiser's state, key) -> (loss, the next two); (parameters, key) -> outputs; the parameters."""
     ours = who.startswith("sdebnn")
-    bfloat16 = who == "sdebnn" and jax.default_backend() == "gpu"
+    bfloat16 = who in ("sdebnn", "sdebnn, XLA alone") and jax.default_backend() == "gpu"
+    if who == "sdebnn, XLA alone":
+        fused.TRIED = ()
     model, likelihood, x, y = problem(job, "bfloat16" if bfloat16 else "float32")
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
     one = {"bare lax.scan": bare_scan, "diffrax, as documented": through_diffrax}.get(who)
@@ -144,9 +149,10 @@ def main() -> None:
     state = optax.adam(1e-3).init(parameters)
     gpu = jax.default_backend() == "gpu"
     seed = iter(range(10**9))
+    how = compiler_options() if who.startswith("sdebnn") else None
     clock = time.perf_counter()
     if gpu:
-        step = jax.jit(many(train)).lower(parameters, state, jax.random.key(0), 1).compile()
+        step = jax.jit(many(train), compiler_options=how).lower(parameters, state, jax.random.key(0), 1).compile()
     else:
         step = jax.jit(train).lower(parameters, state, jax.random.key(0)).compile()
     about = {"compile_s": time.perf_counter() - clock}
