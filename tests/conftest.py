@@ -1,8 +1,18 @@
 """What every test file shares."""
 
+import os
+
 import jax
 import jaxtyping
 import pytest
+
+# The programs of tests run for milliseconds and took seconds to compile: so little optimisation, the older emitters of
+# loops, and no splitting for threads that the workers have not, which together are a third of the work. XLA reads
+# this at its first program, in the processes that tests start too; `XLA_FLAGS= make test` compiles as users do.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,7 +33,7 @@ def _as_a_user():
 
 @pytest.fixture(scope="module")
 def _compiled_in_haste():
-    """For files whose programs run for milliseconds each: what takes long is to make them fast."""
+    """For files whose programs run once or twice: no optimisation at all, where others have a little."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -11,10 +11,7 @@ import sdebnn
 
 QUICK = {"members": 1, "max_iter": 100, "draws": 10}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # they warn of what they try
-    pytest.mark.usefixtures("_compiled_in_haste"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # they warn of what they try
 
 
 @parametrize_with_checks([sdebnn.SDEBNNRegressor(**QUICK), sdebnn.SDEBNNClassifier(**QUICK)])

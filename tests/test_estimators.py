@@ -26,8 +26,6 @@ from sdebnn.estimators.conformal import conformal_rank
 from sdebnn.estimators.forecast import Forecast
 from sdebnn.estimators.table import Encoding, Rows, Scaling
 
-pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
-
 QUICK = {"members": 2, "max_iter": 200, "draws": 20}
 
 
@@ -190,7 +188,7 @@ def test_what_was_saved_on_one_device_is_read_on_another(regressor, tmp_path):
         "    np.save(sys.argv[3], np.column_stack([x, model.predict(x)]))\n"
     )
     files = [str(tmp_path / name) for name in ("saved", "pickled", "said.npy")]
-    flags = "--xla_force_host_platform_device_count=2"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     subprocess.run([sys.executable, "-c", code, *files], check=True, env={**os.environ, "XLA_FLAGS": flags})
     x, said = np.split(np.load(files[2]), [2], axis=1)
     assert len(jax.devices()) == 1
