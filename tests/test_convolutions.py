@@ -13,6 +13,7 @@ from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeez
 from sdebnn.convolutions import squeezed as over_patches
 from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 SIDES = [(4, 6), (5, 4)]

@@ -27,6 +27,7 @@ from sdebnn import (
 from sdebnn.integrate import METHODS, Noise
 
 STEPS = 10
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
 
 
