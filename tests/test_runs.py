@@ -1,7 +1,6 @@
 """Runs by the command line: from a name to a trained model that is found again, scored and asked."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -13,18 +12,12 @@ from sdebnn import cli, runs
 from sdebnn.data import published
 
 
-def sdebnn(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "sdebnn", *map(str, arguments)],
-        capture_output=True, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def moons(tmp_path_factory):
     """A short run on two moons, and what it printed."""
     out = tmp_path_factory.mktemp("runs") / "moons"
-    return out, sdebnn("train", "--data", "moons", "--epochs", "30", "--out", out, "--json")
+    command = [sys.executable, "-m", "sdebnn", "train", "--data", "moons", "--epochs", "30", "--out", out, "--json"]
+    return out, subprocess.run(command, capture_output=True, text=True)
 
 
 def test_training_prints_the_test_scores_as_the_last_line(moons):
@@ -102,14 +95,15 @@ def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_pa
     assert "built in" in listed["digits"]
 
 
-def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path):
+@pytest.mark.usefixtures("_as_a_user")
+def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, monkeypatch):
     out, _ = moons
     new = tmp_path / "new"
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     text = tmp_path / "x.npy"
     text.write_text("not an array")
-    here = {"SDEBNN_DATA": str(tmp_path)}
+    monkeypatch.setenv("SDEBNN_DATA", str(tmp_path))
     for arguments, words in (
         (("train", "--data", "nonsense", "--out", new), "choose one of"),
         (("train", "--data", "mnist", "--out", new), "sdebnn data get mnist"),
@@ -124,10 +118,13 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path):
         (("predict", out, tmp_path / "none.npy"), "none.npy"),
         (("data", "get", "imagenet"), "name='imagenet'"),
     ):
-        done = sdebnn(*arguments, **here)
-        assert done.returncode == 2, (arguments, done.stderr)
-        assert words in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        monkeypatch.setattr(sys, "argv", ["sdebnn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        said = capfd.readouterr().err
+        assert stop.value.code == 2, (arguments, said)
+        assert words in said
+        assert len(said.strip().splitlines()) == 1, said
     assert not new.exists()
 
 
