@@ -15,7 +15,7 @@ demo: $(READY) ## fit a 1-D regression in under a minute, write pictures and met
 	@$(BIN)/sdebnn demo --out demo
 
 test: $(READY) ## run the whole test suite, shapes checked against the signatures, warnings as errors
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -W error --jaxtyping-packages=sdebnn,beartype.beartype
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -W error --jaxtyping-packages=sdebnn,beartype.beartype
 
 verify: $(READY) ## check this machine's answers against exact ones
 	@$(BIN)/sdebnn verify

@@ -14,6 +14,18 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
+# Files that take ten seconds or more, about in the order of how long.
+LONG = (
+    "estimators", "estimator_checks", "verify", "adaptive", "runs", "convolutions", "baselines", "predict", "house",
+    "grid", "compare", "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the long files: one that is left for the end is waited for by a worker that has nothing to do."""
+    order = {f"test_{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
