@@ -1,89 +1,32 @@
-"""The fused kernel: its packing and tables by brute force, itself by Pallas' interpreter and on a GPU that has it."""
+"""The fused kernels' door, and the kernel of patches: by brute force, by Pallas' interpreter, on a GPU that has it."""
 
 import json
-import math
 import os
 import subprocess
 import sys
-from functools import cache
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from steps import (
+    ON,
+    close_as_half_precision_goes,
+    distances,
+    drawn,
+    interpreted,
+    normal,
+    on_the_gpu,
+    plain,
+    value_and_gradients,
+)
 
-from sdebnn.convolutions import TimeConv, fused
-from sdebnn.convolutions.fused import packing
-from sdebnn.convolutions.fused.packing import FIRST, FOURTH, LINE, POSITIONS, SECOND, STATE, THIRD, WIDTH
+from sdebnn.convolutions import fused
+from sdebnn.convolutions.fused import patches
+from sdebnn.convolutions.fused.patches import packing
+from sdebnn.convolutions.fused.patches.packing import FIRST, FOURTH, LINE, POSITIONS, SECOND, STATE, THIRD, WIDTH
 
 SIDE = 12  # of images smaller than the kernel's largest, so that rows beyond the image are there
-NAMES = [f"layer {i + 1} {name}" for i in range(4) for name in ("kernel", "time", "bias")]
-ON = {"moves": fused.MOVES, "activation": jnp.tanh, "compute": "bfloat16"}
-
-
-def normal(*shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(math.prod(shape)).normal(size=shape), jnp.float32)
-
-
-def drawn(steps: int) -> fused.Layers:
-    """Layers of every step, each of the size that keeps its outcome's."""
-    sizes = zip((3, 32, 32, 32), (32, 32, 32, 3), strict=True)
-    return tuple(
-        (normal(steps, 3, 3, m, n) / math.sqrt(9 * m), normal(steps, 3, 3, n) / 3, normal(steps, n) / 10)
-        for m, n in sizes
-    )
-
-
-@cache
-def field(compute: str) -> TimeConv:
-    return eqx.filter_eval_shape(TimeConv, 3, compute=compute, key=jax.random.key(0))
-
-
-def plain(layers, h0, compute="float32"):
-    """All steps by the layers that everyone else uses."""
-    steps = layers[0][0].shape[0]
-    shapes, rest = eqx.partition(field(compute), lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-
-    def step(h, now):
-        t, arrays = now
-        of_step = eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), arrays), rest)
-        return h + of_step(t, h) / steps, None
-
-    return lax.scan(step, h0, (jnp.arange(steps) / steps, jax.tree.leaves(layers)))[0]
-
-
-def half(layers, h0):
-    return plain(layers, h0, "bfloat16")
-
-
-def value_and_gradients(f):
-    """f(layers, h0), and a function of a seed: what pulls it back."""
-
-    @jax.jit
-    def both(layers, h0, seed):
-        h1, pull_back = jax.vjp(f, layers, h0)
-        gradients, g0 = pull_back(seed)
-        return h1, g0, gradients
-
-    return both
-
-
-def far(a, b) -> float:
-    a, b = np.float64(a), np.float64(b)
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
-
-
-def distances(ours, exact, h0, seed) -> dict[str, float]:
-    """Relative, of what the steps add: to the state, to its cotangent, and to the layers' gradients."""
-    (h1, g0, gradients), (h1_, g0_, gradients_) = ours, exact
-    leaves = zip(jax.tree.leaves(gradients), jax.tree.leaves(gradients_), strict=True)
-    return {
-        "h1 - h0": far(h1 - h0, h1_ - h0),
-        "g0 - g1": far(g0 - seed, g0_ - seed),
-        **{name: far(*pair) for name, pair in zip(NAMES, leaves, strict=True)},
-    }
 
 
 # ---- by brute force ----
@@ -154,7 +97,7 @@ def by_hand(matrices, h, g, dt):
 
 
 def test_the_packed_layers_summed_as_the_tables_say_are_the_plain_ones_and_their_gradients():
-    layers, h0, seed = drawn(2), normal(1, SIDE, SIDE, 3), jnp.cos(normal(1, SIDE, SIDE, 3))
+    layers, h0, seed = drawn(3, 32, 2), normal(1, SIDE, SIDE, 3), jnp.cos(normal(1, SIDE, SIDE, 3))
     last = jax.tree.map(lambda leaf: leaf.at[0].set(0), layers)  # at t = 0 time is not seen: the second step counts
     matrices = jax.jit(packing.packed)(last)
     assert [matrix.shape[1:] for matrix in matrices] == [(height, WIDTH) for height in packing.HEIGHTS]
@@ -188,7 +131,7 @@ def test_images_survive_as_rows_and_every_position_within_has_one_class(side):
 
 
 def test_compiled_for_another_platform_it_is_the_plain_function_with_its_gradient():
-    layers, h0 = drawn(2), normal(2, SIDE, SIDE, 3)
+    layers, h0 = drawn(3, 32, 2), normal(2, SIDE, SIDE, 3)
     seed = jnp.cos(h0)
     ours = value_and_gradients(lambda layers, h0: fused.euler(layers, h0, plain))(layers, h0, seed)
     exact = value_and_gradients(plain)(layers, h0, seed)
@@ -207,7 +150,7 @@ def changed(layers, i, **new):
 
 
 def test_it_fits_what_it_was_written_for_and_nothing_else(monkeypatch):
-    layers = jax.eval_shape(lambda: drawn(2))
+    layers = jax.eval_shape(lambda: drawn(3, 32, 2))
     h0 = jax.ShapeDtypeStruct((5, 28, 28, 3), jnp.float32)
     if jax.default_backend() == "cpu":
         assert not fused.fits(layers, h0, **ON)
@@ -239,34 +182,6 @@ def test_importing_it_leaves_mosaic_alone():
 # ---- the kernel ----
 
 
-def close_as_half_precision_goes(errors: dict[str, float], of_plain: dict[str, float]) -> None:
-    """Eight bits round by 2^-9 at most; a gradient passes some dozen such roundings, which add up as noise does.
-
-    So nothing is off by more than 2%, as a wrong block or border would be, and nothing by much more than XLA's own
-    bfloat16 is; which adds up the last layer's small gradients in float32, where the kernel rounds d_4.
-    """
-    for name, error in errors.items():
-        assert error < 0.02, name
-        assert error < 1.5 * of_plain[name] + 0.003, name
-
-
-def interpreted() -> tuple[dict[str, float], dict[str, float]]:
-    """Of the kernels by Pallas' interpreter, and of XLA's bfloat16: distances from float32."""
-    layers, h0 = drawn(6), normal(1, SIDE, SIDE, 3)  # two launches of the gradient
-    seed = jnp.cos(h0)
-
-    @jax.jit
-    def ours(layers, h0, seed):
-        matrices = fused.matrices_of(layers)
-        h1, states = fused.forward_by_kernel(matrices, h0, keep=True, interpret=True)
-        g0, gradients = fused.backward_by_kernel(matrices, states, seed, interpret=True)
-        return h1, g0, jax.linear_transpose(packing.packed, layers)(gradients)[0]
-
-    exact = value_and_gradients(plain)(layers, h0, seed)
-    by_xla = value_and_gradients(half)(layers, h0, seed)
-    return distances(ours(layers, h0, seed), exact, h0, seed), distances(by_xla, exact, h0, seed)
-
-
 @pytest.mark.skipif(not fused._tried(), reason=f"the kernel's interpreter is not in jax {jax.__version__}")
 def test_interpreted_the_kernels_are_as_near_to_float32_as_xla_in_bfloat16():
     # A process of its own: the interpreter's four threads wait for each other, so XLA's pool must hold them all.
@@ -278,14 +193,8 @@ def test_interpreted_the_kernels_are_as_near_to_float32_as_xla_in_bfloat16():
 @pytest.mark.skipif(fused._capability() != "9.0" or not fused._tried(), reason="needs a Hopper GPU and a tried jax")
 @pytest.mark.parametrize("side", [12, 28])
 def test_on_a_gpu_the_kernels_are_as_near_to_float32_as_xla_in_bfloat16(side):
-    layers, h0 = drawn(6), normal(3, side, side, 3)
-    seed = jnp.cos(h0)
-    ours = value_and_gradients(lambda layers, h0: fused.euler(layers, h0, half))(layers, h0, seed)
-    by_xla = value_and_gradients(half)(layers, h0, seed)
-    with jax.default_matmul_precision("highest"):
-        exact = value_and_gradients(plain)(layers, h0, seed)
-    close_as_half_precision_goes(distances(ours, exact, h0, seed), distances(by_xla, exact, h0, seed))
+    close_as_half_precision_goes(*on_the_gpu(drawn(3, 32, 6), normal(3, side, side, 3)))
 
 
 if __name__ == "__main__":
-    print(json.dumps(interpreted()))
+    print(json.dumps(interpreted(patches, drawn(3, 32, 6), normal(1, SIDE, SIDE, 3))))  # two launches of the gradient

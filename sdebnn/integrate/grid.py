@@ -116,8 +116,8 @@ class FixedGrid(eqx.Module):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        # Where the hidden units have no loop, neither have the weights: on a GPU it would cost more than what is in it.
-        unroll = self.steps if self.unroll >= self.steps else 1
+        # On a GPU a loop costs more than what is in it; on a processor that of the weights is better short.
+        unroll = self.unroll if jax.default_backend() == "gpu" or self.unroll >= self.steps else 1
         if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
             noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)

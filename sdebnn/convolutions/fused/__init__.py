@@ -3,44 +3,34 @@
     h_{i+1} = h_i + dt f_h(t_i, h_i),   t_i = i dt,   dt = 1 / steps
 
 with f_h four convolutions (same, down, up, same) of (h, t) and tanh between, in bfloat16; the state is float32. What
-lies between layers never leaves the chip, and the gradient computes it again. Wherever the kernel does not ``fit``, the
-same function runs as XLA makes it. Nothing of Mosaic is imported before the kernel is used. It has a gradient, and no
-second one.
+lies between layers never leaves the chip, and the gradient computes it again. Wherever no kernel ``fits``, the same
+function runs as XLA makes it. Nothing of Mosaic is imported before a kernel is used. It has a gradient, and no second
+one.
+
+There are two kernels, with the same door: of 2 x 2 ``patches``, for small images and narrow fields, whose matrices all
+stay on the chip; and of single ``pixels``, for wide fields, whose matrices come piece by piece.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float
 
-from sdebnn.convolutions.fused.packing import (
-    CHANNELS,
-    LINES,
-    POSITIONS,
-    STATE,
-    WIDTH,
-    Layer,
-    Matrices,
-    Matrix,
-    States,
-    images_of,
-    marked,
-    packed,
-    rows_of,
-)
+from sdebnn.convolutions.fused import patches, pixels
+from sdebnn.convolutions.fused.patches.packing import Layer
 from sdebnn.convolutions.squeezed import MOVES
 
-# Mosaic's Python interface changes from version to version of JAX: on others than these the kernel was not tried.
+# Mosaic's Python interface changes from version to version of JAX: on others than these the kernels were not tried.
 TRIED = ((0, 11), (0, 12))
 
 Layers = tuple[Layer, Layer, Layer, Layer]
-Images = Float[Array, "example height width 3"]
+Images = Float[Array, "example height width channel"]
 Plain = Callable[[Layers, Images], Images]
 
 
@@ -55,6 +45,13 @@ def _capability() -> str:
     return str(getattr(device, "compute_capability", "")) if jax.default_backend() == "gpu" else ""
 
 
+def kernel_of(h0: Any) -> ModuleType | None:
+    """The kernel whose images have this shape."""
+    if h0.ndim != 4:
+        return None
+    return next((kernel for kernel in (patches, pixels) if kernel.width(*h0.shape[1:])), None)
+
+
 def fits(
     layers: Sequence[tuple[Any, Any, Any]],
     h0: Any,
@@ -64,7 +61,11 @@ def fits(
     compute: str,
 ) -> bool:
     """Whether ``euler`` of these layers (arrays, or their shapes and types) has a kernel here: see ``euler``."""
-    sizes = (CHANNELS, WIDTH, WIDTH, WIDTH, CHANNELS)
+    kernel = kernel_of(h0)
+    if kernel is None:
+        return False
+    channels, width = h0.shape[-1], kernel.width(*h0.shape[1:])
+    sizes = (channels, width, width, width, channels)
     return (
         _tried()
         and _capability() == "9.0"
@@ -74,7 +75,6 @@ def fits(
         and all(time is not None for _, time, _ in layers)
         and [kernel.shape[1:] for kernel, _, _ in layers] == [(3, 3, *pair) for pair in pairwise(sizes)]
         and all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((layers, h0)))
-        and h0.shape[1:] in [(side, side, CHANNELS) for side in range(4, 2 * LINES + 1, 2)]
     )
 
 
@@ -90,66 +90,42 @@ def euler(layers: Layers, h0: Images, plain: Plain) -> Images:
     A layer is its kernel (step, 3, 3, in, out), time (step, 3, 3, out) and bias (step, out). ``plain(layers, h0)`` is
     the same function by XLA, for programs that are compiled for another platform; it closes over no traced values.
     """
+    kernel: Any = kernel_of(h0)
 
-    def by_xla(layers: Layers, _: Matrices, h0: Images) -> Images:
+    def by_xla(layers: Layers, _: Any, h0: Images) -> Images:
         return plain(layers, h0)
 
-    def by_kernel(_: Layers, matrices: Matrices, h0: Images) -> Images:
-        return forward_by_kernel(matrices, h0, keep=False)[0]
+    def by_kernel(_: Layers, matrices: Any, h0: Images) -> Images:
+        return kernel.forward_by_kernel(matrices, h0, keep=False)[0]
 
-    return _by_platform(by_kernel, by_xla, layers, matrices_of(layers), h0)
+    return _by_platform(by_kernel, by_xla, layers, kernel.matrices_of(layers, h0.shape[1]), h0)
 
 
 def _euler_forward(layers: Layers, h0: Images, plain: Plain) -> tuple[Images, Any]:
-    def by_xla(layers: Layers, matrices: Matrices, h0: Images) -> tuple[Images, States]:
-        nothing = jnp.zeros((matrices[0].shape[0], h0.shape[0], POSITIONS, STATE), jnp.bfloat16)
-        return plain(layers, h0), nothing
+    kernel: Any = kernel_of(h0)
 
-    def by_kernel(_: Layers, matrices: Matrices, h0: Images) -> tuple[Images, States]:
-        return forward_by_kernel(matrices, h0, keep=True)
+    def by_xla(layers: Layers, matrices: Any, h0: Images) -> tuple[Images, Any]:
+        return plain(layers, h0), kernel.no_states(matrices, h0)
 
-    matrices = matrices_of(layers)
+    def by_kernel(_: Layers, matrices: Any, h0: Images) -> tuple[Images, Any]:
+        return kernel.forward_by_kernel(matrices, h0, keep=True)
+
+    matrices = kernel.matrices_of(layers, h0.shape[1])
     h1, states = _by_platform(by_kernel, by_xla, layers, matrices, h0)
     return h1, (layers, matrices, h0, states)
 
 
 def _euler_backward(plain: Plain, kept: Any, g: Images) -> tuple[Layers, Images]:
-    def by_xla(layers: Layers, _: Matrices, h0: Images, __: States, g: Images) -> tuple[Layers, Images]:
+    kernel: Any = kernel_of(g)
+
+    def by_xla(layers: Layers, _: Any, h0: Images, __: Any, g: Images) -> tuple[Layers, Images]:
         return jax.vjp(plain, layers, h0)[1](g)
 
-    def by_kernel(layers: Layers, matrices: Matrices, _: Images, states: States, g: Images) -> tuple[Layers, Images]:
-        g0, gradients = backward_by_kernel(matrices, states, g)
-        return (*jax.linear_transpose(packed, layers)(gradients), g0)
+    def by_kernel(layers: Layers, matrices: Any, _: Images, states: Any, g: Images) -> tuple[Layers, Images]:
+        g0, gradients = kernel.backward_by_kernel(matrices, states, g)
+        return (*jax.linear_transpose(partial(kernel.packed, side=g.shape[1]), layers)(gradients), g0)
 
     return _by_platform(by_kernel, by_xla, *kept, g)
 
 
 euler.defvjp(_euler_forward, _euler_backward)
-
-
-def matrices_of(layers: Layers) -> Matrices:
-    """The layers of all steps as the kernel takes them."""
-    return tuple(matrix.astype(jnp.bfloat16) for matrix in packed(layers))
-
-
-def forward_by_kernel(matrices: Matrices, h0: Images, *, keep: bool, interpret: bool = False) -> tuple[Images, Any]:
-    """The state after all steps, and if they are to be kept the states before each, as rows."""
-    from sdebnn.convolutions.fused.forward import Plan, forward
-
-    side = h0.shape[1]
-    plan = Plan(side, 1 / matrices[0].shape[0], interpret)
-    # Of several draws of the weights, one after the other.
-    h1, states = sequential_vmap(partial(forward, plan, keep))(marked(rows_of(h0), side), matrices)
-    return images_of(h1, side), states
-
-
-def backward_by_kernel(
-    matrices: Matrices, states: States, g: Images, *, interpret: bool = False
-) -> tuple[Images, tuple[Matrix, ...]]:
-    """The cotangents of h_0 and of the matrices, from that of h_1."""
-    from sdebnn.convolutions.fused.backward import Plan, backward
-
-    side = g.shape[1]
-    plan = Plan(side, 1 / matrices[0].shape[0], interpret)
-    g0, gradients = sequential_vmap(partial(backward, plan))(rows_of(g), states, matrices)
-    return images_of(g0, side), gradients

@@ -15,8 +15,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.matrix import REGISTERS, ROWS, Cut, Ref, product
-from sdebnn.convolutions.fused.packing import LINE, LINES, POSITIONS, WIDTH, Table
+from sdebnn.convolutions.fused.memory import store
+from sdebnn.convolutions.fused.patches.matrix import REGISTERS, ROWS, Cut, Ref, product
+from sdebnn.convolutions.fused.patches.packing import LINE, LINES, POSITIONS, WIDTH, Table
 
 GUARD = LINE + 1  # rows of zeros on either side: the farthest neighbour is one line and one patch away
 HEIGHT = GUARD + POSITIONS + GUARD
@@ -106,14 +107,6 @@ class Warpgroup(NamedTuple):
 
 def _load(ref: Ref) -> Any:
     return plgpu.load(ref, layout=REGISTERS, optimized=False)
-
-
-def store(ref: Ref, x: Any) -> None:
-    """Write, in however many pieces it takes: newer versions refuse to do so unless asked."""
-    if hasattr(plgpu, "store"):
-        plgpu.store(ref, x, optimized=False)
-    else:
-        ref[...] = x
 
 
 def together(barrier: Ref) -> None:

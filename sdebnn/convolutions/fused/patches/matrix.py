@@ -25,7 +25,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm
 
-from sdebnn.convolutions.fused.packing import POSITIONS
+from sdebnn.convolutions.fused.patches.packing import POSITIONS
 
 ROWS = 64  # of a wgmma's outcome
 TILES = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))  # how a matrix of 32 columns lies in shared memory

@@ -18,9 +18,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.gradients import MARKS, Buffers, put_first, put_fourth, put_second, put_third
-from sdebnn.convolutions.fused.matrix import TILES, Ref
-from sdebnn.convolutions.fused.packing import (
+from sdebnn.convolutions.fused.patches.gradients import MARKS, Buffers, put_first, put_fourth, put_second, put_third
+from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
+from sdebnn.convolutions.fused.patches.packing import (
     FIRST,
     FOURTH,
     HEIGHTS,
@@ -34,7 +34,7 @@ from sdebnn.convolutions.fused.packing import (
     States,
     marks,
 )
-from sdebnn.convolutions.fused.warpgroup import (
+from sdebnn.convolutions.fused.patches.warpgroup import (
     GROUPS,
     GUARD,
     HEIGHT,
@@ -76,7 +76,7 @@ def _launch(plan: Plan, g: Rows, states: States, matrices: Matrices) -> tuple[Ro
     classes = jnp.asarray(marks(plan.side), half)
     g, *sums, d4 = run(g, states, classes, *[matrix.reshape(-1, WIDTH) for matrix in matrices])
     *most, last = (each.sum(1, dtype=jnp.float32) for each in sums)
-    of_map = jnp.einsum("sepc,pk->sck", d4, classes, preferred_element_type=jnp.float32)
+    of_map = jnp.sum(d4.sum(1, dtype=jnp.float32)[..., None] * classes[:, None], 1)  # no product: see ``packing``
     last = jnp.concatenate([last, jnp.pad(of_map, ((0, 0), (0, 0), (0, WIDTH - STATE)))], 1)
     return g, (*most, last)
 

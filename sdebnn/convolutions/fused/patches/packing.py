@@ -179,9 +179,10 @@ def _maps(
     """What time and bias add to each class of positions, at t = 0, 1/steps, 2/steps and so on."""
     steps, out = bias.shape
     side, parities = (3 if move == "up" else 6), (1 if move == "down" else 2)
-    # An image of three patches has one of every class: x, y; e, f are the parities, and m, n the taps.
-    met = jnp.asarray(taps(side, side, move).reshape(3, parities, 3, parities, 3, 3), bias.dtype)
-    of_time = jnp.einsum("xeyfmn,smno->sefxyo", met, time, precision="highest").reshape(steps, -1, 9, out)
+    # An image of three patches has one of every class. A sum, not a product: of those XLA tries dozens before it
+    # settles for one, even where there is little to multiply.
+    met = taps(side, side, move).reshape(3, parities, 3, parities, 9).transpose(1, 3, 0, 2, 4).reshape(-1, 9, 9)
+    of_time = jnp.sum(jnp.asarray(met, bias.dtype)[..., None] * time.reshape(steps, 1, 1, 9, out), 3)
     t = jnp.arange(steps, dtype=bias.dtype) / steps
     added = bias[:, None, None] + t[:, None, None, None] * of_time
     return jnp.pad(added, ((0, 0), (0, 0), (MARK, 7 - MARK), (0, 0)))

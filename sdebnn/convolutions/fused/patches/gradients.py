@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from jax.experimental import pallas as pl
 
-from sdebnn.convolutions.fused.matrix import Cut, Ref, anew, put_correlations
-from sdebnn.convolutions.fused.packing import CHANNELS, LINE, MARK, POSITIONS, STATE, WIDTH
-from sdebnn.convolutions.fused.warpgroup import GUARD, HEIGHT, Warpgroup
+from sdebnn.convolutions.fused.patches.matrix import Cut, Ref, anew, put_correlations
+from sdebnn.convolutions.fused.patches.packing import CHANNELS, LINE, MARK, POSITIONS, STATE, WIDTH
+from sdebnn.convolutions.fused.patches.warpgroup import GUARD, HEIGHT, Warpgroup
 
 # The marks in a row of the state's buffer: after its patch come the classes, so 16 numbers from here on are those of
 # ``marks``, but for the first four, which meet rows of a map that stand for nothing.

@@ -13,8 +13,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.matrix import TILES, Ref
-from sdebnn.convolutions.fused.packing import (
+from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
+from sdebnn.convolutions.fused.patches.packing import (
     FIRST,
     FOURTH,
     HEIGHTS,
@@ -26,7 +26,7 @@ from sdebnn.convolutions.fused.packing import (
     States,
     marks,
 )
-from sdebnn.convolutions.fused.warpgroup import (
+from sdebnn.convolutions.fused.patches.warpgroup import (
     GROUPS,
     HEIGHT,
     MIDDLE,
