@@ -1,8 +1,8 @@
-"""The fused kernel beside the same steps by XLA, both in bfloat16, on a Hopper GPU: a table, and JSON.
+"""The fused kernels beside the same steps by XLA, both in bfloat16, on a Hopper GPU: a table, and JSON.
 
-Twenty Euler steps of the paper's field, on a batch of 128 images of 28 by 28 pixels. Distances are relative, from
-float32 by XLA, of what the steps add to the state and to its cotangent, and of the layers' gradients. A time is the
-best of a few, of a compiled loop of thirty calls whose arguments each depend on the call before.
+Twenty Euler steps of the paper's fields, for MNIST and for the three scales of CIFAR-10, on 128 images. Distances are
+relative, from float32 by XLA, of what the steps add to the state and to its cotangent, and of the layers' gradients. A
+time is the best of a few, of a compiled loop of thirty calls whose arguments each depend on the call before.
 
     python benchmarks/fused.py [--json FILE]
 """
@@ -27,20 +27,21 @@ from rich.table import Table
 
 from sdebnn.convolutions import Compute, fused, squeezed
 
-STEPS, BATCH, SIDE = 20, 128, 28
+STEPS, BATCH = 20, 128
+SHAPES = ((28, 3, 32), (32, 5, 64), (16, 20, 64), (8, 80, 64))  # side, channels of the state, and between the layers
 CALLS, TURNS = 30, 4
 NAMES = ["h1 - h0", "g0 - g1", *[f"layer {i + 1} {name}" for i in range(4) for name in ("kernel", "time", "bias")]]
 Steps = Callable[[Any, jax.Array], jax.Array]
 
 
-def drawn() -> tuple[tuple[jax.Array, ...], ...]:
+def drawn(channels: int, width: int) -> tuple[tuple[jax.Array, ...], ...]:
     """The layers of every step, each of the size that keeps its outcome's."""
     keys = iter(jax.random.split(jax.random.key(0), 12))
 
     def normal(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), (STEPS, *shape))
 
-    sizes = pairwise((3, 32, 32, 32, 3))
+    sizes = pairwise((channels, width, width, width, channels))
     return tuple((normal(3, 3, m, n) / math.sqrt(9 * m), normal(3, 3, n) / 3, normal(n) / 10) for m, n in sizes)
 
 
@@ -102,23 +103,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     path = parser.parse_args().json
     console = Console(width=100 if not sys.stdout.isatty() else None)
-    layers = drawn()
-    h0, g = (jax.random.normal(key, (BATCH, SIDE, SIDE, 3)) for key in jax.random.split(jax.random.key(1)))
+    found = {f"{shape[0]} pixels": compared(console, *shape) for shape in SHAPES}
+    if path:
+        record.write(path, "python benchmarks/fused.py", **found)
+
+
+def compared(console: Console, side: int, channels: int, width: int) -> dict[str, Any]:
+    """Distances and times for images of one shape."""
+    layers = drawn(channels, width)
+    h0, g = (jax.random.normal(key, (BATCH, side, side, channels)) for key in jax.random.split(jax.random.key(1)))
     if not fused.fits(layers, h0, moves=fused.MOVES, activation=jnp.tanh, compute="bfloat16"):
         kind, tried = jax.devices()[0].device_kind, [".".join(map(str, version)) for version in fused.TRIED]
         raise SystemExit(
-            f"The kernel needs a Hopper GPU and jax {', '.join(tried)}; here are {kind}, jax {jax.__version__}."
+            f"The kernels need a Hopper GPU and jax {', '.join(tried)}; here are {kind}, jax {jax.__version__}."
         )
     with jax.default_matmul_precision("highest"):
         exact = results(by_xla("float32", 1), layers, h0, g)
     found = {way: results(f, layers, h0, g) for way, f in ways(1).items()}
     distances = {way: dict(zip(NAMES, map(far, each, exact), strict=True)) for way, each in found.items()}
-    shown(console, "distance from float32", distances, "{:.5f}")
+    shown(console, f"{side} pixels: distance from float32", distances, "{:.5f}")
     times = {way: measured(f, layers, h0, g) for way, f in ways(STEPS).items()}
     for what in ("forward", "gradient"):
         shown(console, f"{what}, {BATCH} images", {way: row[what] for way, row in times.items()}, "{:.3f}")
-    if path:
-        record.write(path, "python benchmarks/fused.py", distances=distances, times=times)
+    return {"distances": distances, "times": times}
 
 
 def shown(console: Console, title: str, columns: dict[str, dict[str, float]], form: str) -> None:

@@ -27,7 +27,7 @@ from sdebnn.convolutions.fused.patches.packing import Layer
 from sdebnn.convolutions.squeezed import MOVES
 
 # Mosaic's Python interface changes from version to version of JAX: on others than these the kernels were not tried.
-TRIED = ((0, 11), (0, 12))
+TRIED = ((0, 11),)
 
 Layers = tuple[Layer, Layer, Layer, Layer]
 Images = Float[Array, "example height width channel"]
