@@ -18,6 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from sdebnn.convolutions.fused.blocks import launched
 from sdebnn.convolutions.fused.patches.gradients import MARKS, Buffers, put_first, put_fourth, put_second, put_third
 from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
 from sdebnn.convolutions.fused.patches.packing import (
@@ -43,7 +44,6 @@ from sdebnn.convolutions.fused.patches.warpgroup import (
     WIDE,
     Plan,
     Warpgroup,
-    launched,
     together,
 )
 
@@ -72,7 +72,8 @@ def _launch(plan: Plan, g: Rows, states: States, matrices: Matrices) -> tuple[Ro
     struct, half = jax.ShapeDtypeStruct, jnp.bfloat16
     partial_sums = [struct((steps, images, height, WIDTH), half) for height in PARTIAL]
     out = [struct(g.shape, jnp.float32), *partial_sums, struct(states.shape, half)]
-    run = launched(plan, partial(_kernel, plan, steps), images, out, _scratch(), "sdebnn_backward")
+    body, how = partial(_kernel, plan, steps), {"name": "sdebnn_backward", "interpret": plan.interpret}
+    run = launched(body, GROUPS, images, out, _scratch(), **how)
     classes = jnp.asarray(marks(plan.side), half)
     g, *sums, d4 = run(g, states, classes, *[matrix.reshape(-1, WIDTH) for matrix in matrices])
     *most, last = (each.sum(1, dtype=jnp.float32) for each in sums)

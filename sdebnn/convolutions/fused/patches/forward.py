@@ -13,6 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from sdebnn.convolutions.fused.blocks import launched
 from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
 from sdebnn.convolutions.fused.patches.packing import (
     FIRST,
@@ -34,7 +35,6 @@ from sdebnn.convolutions.fused.patches.warpgroup import (
     WIDE,
     Plan,
     Warpgroup,
-    launched,
     together,
 )
 
@@ -49,7 +49,8 @@ def forward(plan: Plan, keep: bool, h0: Rows, matrices: Matrices) -> tuple[Rows,
     scratch = [plgpu.SMEM((HEIGHT, width), jnp.bfloat16) for width in (WIDE, MIDDLE, NARROW)]
     scratch += [plgpu.SMEM((height, WIDTH), jnp.bfloat16, transforms=TILES) for height in HEIGHTS]
     scratch += [plgpu.Barrier(num_arrivals=GROUPS), *[plgpu.Barrier()] * 4]
-    run = launched(plan, partial(_kernel, plan, steps, keep), h0.shape[0], out, scratch, "sdebnn_forward")
+    body, how = partial(_kernel, plan, steps, keep), {"name": "sdebnn_forward", "interpret": plan.interpret}
+    run = launched(body, GROUPS, h0.shape[0], out, scratch, **how)
     flat = [matrix.reshape(-1, WIDTH) for matrix in matrices]
     h1, *states = run(h0, jnp.asarray(marks(plan.side), jnp.bfloat16), *flat)
     return h1, states[0] if keep else None

@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.memory import store
+from sdebnn.convolutions.fused.blocks import store
 from sdebnn.convolutions.fused.patches.matrix import REGISTERS, ROWS, Cut, Ref, product
 from sdebnn.convolutions.fused.patches.packing import LINE, LINES, POSITIONS, WIDTH, Table
 
@@ -113,24 +113,3 @@ def together(barrier: Ref) -> None:
     """Wait for the other warpgroups."""
     plgpu.barrier_arrive(barrier)
     plgpu.barrier_wait(barrier)
-
-
-def launched(plan: Plan, body: Any, images: int, out: Any, scratch: Sequence[Any], name: str) -> Any:
-    """A kernel of one block an image, and four warpgroups a block."""
-    return plgpu.kernel(
-        body,
-        out_type=out,
-        scratch_types=scratch,
-        grid=(images,),
-        grid_names=("image",),
-        num_threads=GROUPS,
-        thread_name="group",
-        kernel_name=name,
-        interpret=plgpu.InterpretGPUParams() if plan.interpret else None,
-        compiler_params=plgpu.CompilerParams(
-            approx_math=True,
-            unsafe_no_auto_barriers=True,  # ``together`` stands where one is needed
-            reduction_scratch_bytes=512,  # none of it is used, and shared memory is full
-            lowering_semantics=plgpu.LoweringSemantics.Lane,  # which the inline parts are written for
-        ),
-    )

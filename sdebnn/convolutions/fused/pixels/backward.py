@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sdebnn.convolutions.fused.blocks import launched
 from sdebnn.convolutions.fused.pixels import plain
 from sdebnn.convolutions.fused.pixels.assembly import Int, Ref, Value, address, assembly, inline, pointer
 from sdebnn.convolutions.fused.pixels.chip import (
     Chip,
     Lanes,
     Plan,
-    launched,
     prepare,
     scratch,
     tiles_from_memory,
@@ -34,7 +34,7 @@ from sdebnn.convolutions.fused.pixels.correlations import put_inner, put_outer, 
 from sdebnn.convolutions.fused.pixels.packing import Rows, Stream, classes
 from sdebnn.convolutions.fused.pixels.phases import phase
 from sdebnn.convolutions.fused.pixels.products import put_layer, put_state, put_sums, summed
-from sdebnn.convolutions.fused.pixels.shape import TILE, WIDTH, Shape
+from sdebnn.convolutions.fused.pixels.shape import GROUPS, TILE, WIDTH, Shape
 
 STEPS = 5  # at most, of one launch
 
@@ -78,9 +78,9 @@ def launch(plan: Plan, g: Rows, states: Any, weights: Stream) -> tuple[Rows, Any
         struct((steps, images, sum(units(shape)) * TILE, WIDTH), half),
         struct(states.shape, half),
     ]
-    body = partial(_kernel, plan, images)
-    buffers = scratch(shape, 2 if shape.both else 1, 2)
-    return launched(plan, body, images, out, buffers, f"sdebnn_backward_{shape.side}")(g, states, weights)
+    body, buffers = partial(_kernel, plan, images), scratch(shape, 2 if shape.both else 1, 2)
+    how = {"name": f"sdebnn_backward_{shape.side}", "interpret": plan.interpret}
+    return launched(body, GROUPS, images, out, buffers, **how)(g, states, weights)
 
 
 def _fetch_state(plan: Plan, chip: Chip, states: Ref, index: Any, needed: Any) -> None:

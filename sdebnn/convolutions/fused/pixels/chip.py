@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.memory import store
+from sdebnn.convolutions.fused.blocks import store
 from sdebnn.convolutions.fused.pixels.assembly import (
     Int,
     Ref,
@@ -226,27 +226,6 @@ def prepare(plan: Plan, chip: Chip) -> None:
         Ring(plan, Lanes(), *refs, numbers[0]).begin()
 
     inline(second, [chip.ring, chip.bars, chip.weights], [jnp.int32(0)])
-
-
-def launched(plan: Plan, body: Any, images: int, out: Any, scratch: Sequence[Any], name: str) -> Any:
-    """A kernel of one block an image, and four warpgroups a block."""
-    return plgpu.kernel(
-        body,
-        out_type=out,
-        scratch_types=scratch,
-        grid=(images,),
-        grid_names=("image",),
-        num_threads=GROUPS,
-        thread_name="group",
-        kernel_name=name,
-        interpret=plgpu.InterpretGPUParams() if plan.interpret else None,
-        compiler_params=plgpu.CompilerParams(
-            approx_math=True,
-            unsafe_no_auto_barriers=True,  # ``together`` stands where one is needed
-            reduction_scratch_bytes=512,  # none of it is used, and shared memory is full
-            lowering_semantics=plgpu.LoweringSemantics.Lane,  # which the inline parts are written for
-        ),
-    )
 
 
 def tiles_from_memory(shape: Shape, rows: Ref) -> list[Any]:

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sdebnn.convolutions.fused.blocks import launched
 from sdebnn.convolutions.fused.pixels.assembly import Ref
 from sdebnn.convolutions.fused.pixels.chip import (
     Chip,
     Plan,
-    launched,
     prepare,
     scratch,
     tiles_from_memory,
@@ -25,7 +25,7 @@ from sdebnn.convolutions.fused.pixels.chip import (
 from sdebnn.convolutions.fused.pixels.packing import Rows, Stream
 from sdebnn.convolutions.fused.pixels.phases import phase
 from sdebnn.convolutions.fused.pixels.products import put_layer, put_state, summed
-from sdebnn.convolutions.fused.pixels.shape import Shape
+from sdebnn.convolutions.fused.pixels.shape import GROUPS, Shape
 
 
 def plan_of(shape: Shape, steps: int, interpret: bool = False) -> Plan:
@@ -40,8 +40,9 @@ def forward(plan: Plan, keep: bool, h0: Rows, weights: Stream) -> tuple[Rows, An
     struct = jax.ShapeDtypeStruct
     kept = struct((plan.steps, images, shape.chunks, shape.pixels, 8), jnp.bfloat16)
     out = [struct(h0.shape, jnp.float32), *[kept] * keep]
-    body = partial(_kernel, plan, keep, images)
-    h1, *states = launched(plan, body, images, out, scratch(shape, 1, 1), f"sdebnn_forward_{shape.side}")(h0, weights)
+    body, buffers = partial(_kernel, plan, keep, images), scratch(shape, 1, 1)
+    how = {"name": f"sdebnn_forward_{shape.side}", "interpret": plan.interpret}
+    h1, *states = launched(body, GROUPS, images, out, buffers, **how)(h0, weights)
     return h1, states[0] if keep else None
 
 
