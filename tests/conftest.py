@@ -16,8 +16,8 @@ os.environ.setdefault("XLA_FLAGS", IN_HASTE)
 
 # Files that take ten seconds or more, about in the order of how long.
 LONG = (
-    "estimators", "estimator_checks", "verify", "adaptive", "runs", "convolutions", "baselines", "predict", "house",
-    "grid", "compare", "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine",
+    "pixels", "estimators", "estimator_checks", "verify", "adaptive", "runs", "convolutions", "baselines", "predict",
+    "house", "grid", "fused", "compare", "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine",
 )  # fmt: skip
 
 

@@ -167,6 +167,11 @@ def test_it_fits_what_it_was_written_for_and_nothing_else(monkeypatch):
     assert not fused.fits(layers, h0.update(dtype=jnp.bfloat16), **ON)
     for other in ({"moves": ("same", "same", "same", "same")}, {"activation": jax.nn.relu}, {"compute": "float32"}):
         assert not fused.fits(layers, h0, **(ON | other)), other
+    many = jax.eval_shape(lambda: drawn(3, 32, fused.MOST_STEPS + 1))
+    assert not fused.fits(many, h0, **ON)
+    with jax.enable_x64(True):
+        assert not fused.fits(layers, h0, **ON)
+    assert fused.fits(layers, h0, **ON)
     monkeypatch.setattr(fused, "_capability", lambda: "10.0")
     assert not fused.fits(layers, h0, **ON)
     monkeypatch.setattr(fused, "_capability", lambda: "9.0")

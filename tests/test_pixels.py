@@ -37,7 +37,7 @@ def test_images_survive_as_rows_and_every_pixel_has_one_class(shape: Shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
 def test_every_tap_is_in_the_stream_where_its_place_says(shape: Shape):
     layers = drawn(shape.channels, WIDTH, 1)
-    matrices = packing.packed(shape, layers)
+    matrices = packing.packed(layers)
     whole = np.float32(pixels.matrices_of(layers, shape.side))[0]
     blocks = whole.reshape(whole.shape[0], -1, 8, 8, 8)
     rows = np.stack([blocks[:, :, i, np.arange(8) ^ i] for i in range(8)], 2).reshape(whole.shape[0], -1, 64)

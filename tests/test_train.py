@@ -248,6 +248,11 @@ def test_the_users_word_on_graphs_counts(on_nvidia):
     assert graphs.compiler_options() is None
 
 
+def test_the_users_word_may_be_in_a_file(on_nvidia):
+    on_nvidia.setenv("XLA_FLAGS", "flags.txt")
+    assert graphs.compiler_options() is None
+
+
 def test_an_xla_without_these_options_trains_without_them(on_nvidia):
     on_nvidia.setattr(graphs, "GRAPHS", {"xla_gpu_of_another_time": "1"})
     assert graphs.compiler_options() is None

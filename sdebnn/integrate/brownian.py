@@ -76,7 +76,7 @@ class Brownian(eqx.Module):
     def _normals(self, key: PRNGKeyArray) -> Float[Array, " weight"]:
         if self.size < LINE**2:
             return jax.random.normal(key, (self.size,), self.dtype)
-        lines = -(-self.size // LINE)  # the same numbers as on one axis, and some that are not needed
+        lines = -(-self.size // LINE)  # as JAX draws by default, the same numbers as on one axis, and a few more
         return jax.random.normal(key, (lines, LINE), self.dtype).reshape(-1)[: self.size]
 
     def _keys(self, i: Count) -> tuple[PRNGKeyArray, ...]:

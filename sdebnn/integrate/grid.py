@@ -117,7 +117,8 @@ class FixedGrid(eqx.Module):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        # On a GPU a loop costs more than what is in it; on a processor that of the weights is better short.
+        # On a GPU a loop costs more than what is in it. On a processor a longer one is slower, but where the hidden
+        # units have none, neither have the weights.
         unroll = self.unroll if jax.default_backend() == "gpu" or self.unroll >= self.steps else 1
         if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
             noise = lax.optimization_barrier(noise)

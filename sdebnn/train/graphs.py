@@ -1,8 +1,8 @@
 """How training is compiled for an NVIDIA GPU: as graphs, in which what does not wait for each other runs side by side.
 
 A step is a thousand kernels or more, most of them small: those of the weights' path and of the optimiser leave nearly
-all of the GPU idle. Recorded as a graph they are launched together, and run beside the large ones. It changes when
-a number is computed, never which. It takes more memory: what runs side by side shares none.
+all of the GPU idle. Recorded as a graph they are launched together, and run beside the large ones. It takes more memory:
+what runs side by side shares none.
 """
 
 import os
@@ -25,8 +25,11 @@ GRAPHS: dict[str, str | bool] = {
 @cache
 def compiler_options() -> dict[str, str | bool] | None:
     """What XLA is told for programs of this process; nothing where it is told by ``XLA_FLAGS``, or knows no graphs."""
-    told = os.environ.get("XLA_FLAGS", "")
-    if jax.default_backend() != "gpu" or not _is_nvidia() or any(name in told for name in GRAPHS):
+    told = os.environ.get("XLA_FLAGS", "").strip()
+    in_a_file = told != "" and not told.startswith("-")  # of that name: what it says is not known
+    if in_a_file or any(name in told for name in GRAPHS):
+        return None
+    if jax.default_backend() != "gpu" or not _is_nvidia():
         return None
     return GRAPHS if _accepted(GRAPHS) else None
 

@@ -4,8 +4,8 @@
 
 with f_h four convolutions (same, down, up, same) of (h, t) and tanh between, in bfloat16; the state is float32. What
 lies between layers never leaves the chip, and the gradient computes it again. Wherever no kernel ``fits``, the same
-function runs as XLA makes it. Nothing of Mosaic is imported before a kernel is used. It has a gradient, and no second
-one.
+function runs as XLA makes it. Nothing of Mosaic is imported before a kernel is used. There is a gradient by reverse
+mode, and no second one.
 
 There are two kernels, with the same door: of 2 x 2 ``patches``, for small images and narrow fields, whose matrices all
 stay on the chip; and of single ``pixels``, for wide fields, whose matrices come piece by piece.
@@ -28,6 +28,9 @@ from sdebnn.convolutions.squeezed import MOVES
 
 # Mosaic's Python interface changes from version to version of JAX: on others than these the kernels were not tried.
 TRIED = ((0, 11),)
+MOST_STEPS = (
+    1000  # far more than anyone takes, and far fewer than bytes of all steps' matrices can be counted in 32 bits
+)
 
 Layers = tuple[Layer, Layer, Layer, Layer]
 Images = Float[Array, "example height width channel"]
@@ -69,6 +72,8 @@ def fits(
     return (
         _tried()
         and _capability() == "9.0"
+        and not jax.config.read("jax_enable_x64")  # loops then count in 64 bits, and the kernels' addresses in 32
+        and layers[0][0].shape[0] <= MOST_STEPS
         and compute == "bfloat16"
         and activation in (jnp.tanh, jax.nn.tanh, lax.tanh)
         and tuple(moves) == MOVES

@@ -132,7 +132,6 @@ FOURTH = Table(
     (16 * STATE,),
     transposed=True,
 )
-TABLES = (FIRST, SECOND, THIRD, FOURTH)
 HEIGHTS = (20 * STATE, 9 * WIDTH + 16, 9 * WIDTH + 4 * 16, 17 * STATE)  # rows of a step's matrix of each layer
 
 

@@ -26,16 +26,12 @@ def width(height: int, across: int, channels: int) -> int | None:
 
 def packed(layers: Sequence[Layer], side: int) -> Matrices:
     """The layers of all steps, arranged; what the gradients are those of. Linear in the layers."""
-    return packing.packed(_shape(layers, side), layers)
+    return packing.packed(layers)
 
 
 def matrices_of(layers: Sequence[Layer], side: int) -> Stream:
     """The layers of all steps as the kernel takes them."""
-    return packing.stream(_shape(layers, side), packed(layers, side))
-
-
-def _shape(layers: Sequence[Layer], side: int) -> Shape:
-    return Shape(side, layers[0][0].shape[-2])
+    return packing.stream(Shape(side, layers[0][0].shape[-2]), packing.packed(layers))
 
 
 def _shape_of(images: Images) -> Shape:

@@ -120,12 +120,10 @@ def address(ref: Value) -> Int:
     return Int(arith.trunci(i32(), llvm.ptrtoint(long, memref_ptr(ref))))
 
 
-def pointer(ref: Value, offset: Int | None = None, scale: int = 1) -> Value:
+def pointer(ref: Value, offset: Int, scale: int = 1) -> Value:
     """Of an array in global memory, and some bytes further: ``offset`` times ``scale``."""
     long = ir.IntegerType.get_signless(64)
     start = llvm.ptrtoint(long, memref_ptr(ref))
-    if offset is None:
-        return start
     return arith.addi(start, arith.muli(arith.extui(long, offset.value), constant(scale, long)))
 
 

@@ -69,7 +69,7 @@ def _map(time: Float[Array, "step 3 3 out"], bias: Float[Array, "step out"], mov
     return bias[:, None] + t[:, None, None] * of_time
 
 
-def packed(shape: Shape, layers: Sequence[Layer]) -> Matrices:
+def packed(layers: Sequence[Layer]) -> Matrices:
     """The four layers' taps (step, 9, rows, 64), and their maps (step, 9, out) of every step. Linear in the layers."""
     out = []
     for layer, (move, (kernel, time, bias)) in enumerate(zip(("same", "down", "up", "same"), layers, strict=True)):
