@@ -1,8 +1,8 @@
 """How training is compiled for an NVIDIA GPU: as graphs, in which what does not wait for each other runs side by side.
 
 A step is a thousand kernels or more, most of them small: those of the weights' path and of the optimiser leave nearly
-all of the GPU idle. Recorded as a graph they are launched together, and run beside the large ones. It takes more memory:
-what runs side by side shares none.
+all of the GPU idle. Recorded as a graph they are launched together, and run beside the large ones. It takes more
+memory: what runs side by side shares none.
 """
 
 import os
