@@ -65,12 +65,3 @@ def test_single_precision_tells_fine_steps_apart():
     noise = jax.jit(lambda key: BrownianPath(Brownian(20, 50, jnp.float32, key)).grid(2000))(KEY)
     assert float(jnp.var(noise.area) * 12 * 2000) == pytest.approx(1, abs=4 * np.sqrt(2 / 100_000))
     assert float(jnp.var(noise.dB) * 2000) == pytest.approx(1, abs=4 * np.sqrt(2 / 100_000))
-
-
-def test_many_normals_drawn_in_lines_are_those_of_one_axis():
-    size = 5000  # no multiple of a line
-    brownian = Brownian(4, size, jnp.float32, KEY)
-    keys = jax.random.split(jax.random.fold_in(KEY, 2), 3)
-    noise = brownian.step(2)
-    np.testing.assert_array_equal(noise.dB, jax.random.normal(keys[0], (size,)) / 2)
-    np.testing.assert_allclose(noise.area, jax.random.normal(keys[1], (size,)) / np.sqrt(48), rtol=1e-6)

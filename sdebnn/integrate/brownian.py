@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sdebnn.checks import check_count
 
 FINEST = 2**-16  # of depth: times that are closer are not told apart
-LINE = 64  # normals in a line: XLA takes three times as long, or more, for one axis of many on a processor
 
 Count = int | Int[Array, "*time"]
 
@@ -55,10 +54,10 @@ class Brownian(eqx.Module):
     def step(self, i: Count, *, area: bool = True) -> Noise:
         """The noise of base step i."""
         increment_key, area_key, _ = self._keys(i)
-        dB = self._normals(increment_key) / math.sqrt(self.steps)
+        dB = jax.random.normal(increment_key, (self.size,), self.dtype) / math.sqrt(self.steps)
         if not area:
             return Noise(dB, None)
-        return Noise(dB, self._normals(area_key) / math.sqrt(12 * self.steps))
+        return Noise(dB, jax.random.normal(area_key, (self.size,), self.dtype) / math.sqrt(12 * self.steps))
 
     def every_step(self, *, area: bool = True) -> Noise:
         """The noise of all base steps."""
@@ -72,12 +71,6 @@ class Brownian(eqx.Module):
             0.0, 1.0, self.steps * FINEST, shape, key, levy_area=diffrax.SpaceTimeLevyArea
         )
         return tree.evaluate(s, use_levy=True)
-
-    def _normals(self, key: PRNGKeyArray) -> Float[Array, " weight"]:
-        if self.size < LINE**2:
-            return jax.random.normal(key, (self.size,), self.dtype)
-        lines = -(-self.size // LINE)  # as JAX draws by default, the same numbers as on one axis, and a few more
-        return jax.random.normal(key, (lines, LINE), self.dtype).reshape(-1)[: self.size]
 
     def _keys(self, i: Count) -> tuple[PRNGKeyArray, ...]:
         return tuple(jax.random.split(jax.random.fold_in(self.key, i), 3))
