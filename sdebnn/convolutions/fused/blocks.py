@@ -6,7 +6,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from jax.experimental.mosaic import gpu as mosaic
+from jax.experimental.mosaic.gpu.utils import c as constant
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import llvm
 
 
 def launched(
@@ -38,3 +43,22 @@ def store(ref: Any, x: Any) -> None:
         plgpu.store(ref, x, optimized=False)
     else:
         ref[...] = x
+
+
+def together(barrier: Any) -> None:
+    """Wait for the other warpgroups."""
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
+
+
+def as_array(sums: Sequence[Any], n: int) -> Any:
+    """A wgmma's registers, as Mosaic's array of 64 x n."""
+    integer, pair = ir.IntegerType.get_signless(32), ir.VectorType.get((2,), ir.F32Type.get())
+    registers = []
+    for x, y in zip(sums[::2], sums[1::2], strict=True):
+        half = llvm.insertelement(llvm.mlir_undef(pair), x, constant(0, integer))
+        registers.append(llvm.insertelement(half, y, constant(1, integer)))
+    shape = mosaic.FragmentedArray.splat(sums[0], (64, n), layout=mosaic.WGMMA_LAYOUT).registers.shape
+    return mosaic.FragmentedArray(
+        _registers=np.array(registers, dtype=object).reshape(shape), _layout=mosaic.WGMMA_LAYOUT, _is_signed=None
+    )

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.blocks import launched
+from sdebnn.convolutions.fused.blocks import launched, together
 from sdebnn.convolutions.fused.patches.gradients import MARKS, Buffers, put_first, put_fourth, put_second, put_third
 from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
 from sdebnn.convolutions.fused.patches.packing import (
@@ -44,7 +44,6 @@ from sdebnn.convolutions.fused.patches.warpgroup import (
     WIDE,
     Plan,
     Warpgroup,
-    together,
 )
 
 STEPS = 5  # at most, of one launch

@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.blocks import launched
+from sdebnn.convolutions.fused.blocks import launched, together
 from sdebnn.convolutions.fused.patches.matrix import TILES, Ref
 from sdebnn.convolutions.fused.patches.packing import (
     FIRST,
@@ -35,7 +35,6 @@ from sdebnn.convolutions.fused.patches.warpgroup import (
     WIDE,
     Plan,
     Warpgroup,
-    together,
 )
 
 

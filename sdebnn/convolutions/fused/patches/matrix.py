@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mosaic
 from jax.experimental.mosaic.gpu.mma import MMALayouts
@@ -25,6 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm
 
+from sdebnn.convolutions.fused.blocks import as_array
 from sdebnn.convolutions.fused.patches.packing import POSITIONS
 
 ROWS = 64  # of a wgmma's outcome
@@ -75,7 +75,7 @@ def product(made: int, matrix: Ref, terms: Sequence[tuple[Any, int]], *, transpo
             _assembly([], "wgmma.commit_group.sync.aligned;")
             if isinstance(a, Cut) and done < len(terms):
                 _assembly([], f"wgmma.wait_group.sync.aligned {IN_FLIGHT};")
-        return _as_array(_assembly(sums, "wgmma.wait_group.sync.aligned 0;"), made)
+        return as_array(_assembly(sums, "wgmma.wait_group.sync.aligned 0;"), made)
 
     return inline(matrix, *operands)
 
@@ -194,19 +194,6 @@ def _assembly(changed: Sequence[Value], ptx: str, given: Sequence[Value] = ()) -
     constraints = ",".join([*["=f"] * count, *map(str, range(count)), *["r"] * len(given)])
     out = llvm.inline_asm(kind, [*changed, *given], ptx, constraints, asm_dialect=0, has_side_effects=True)
     return [llvm.extractvalue(number, out, [i]) for i in range(count)]
-
-
-def _as_array(sums: Sequence[Value], made: int) -> Any:
-    """A wgmma's registers, as Mosaic's array of 64 x made."""
-    integer, pair = ir.IntegerType.get_signless(32), ir.VectorType.get((2,), ir.F32Type.get())
-    registers = []
-    for x, y in zip(sums[::2], sums[1::2], strict=True):
-        half = llvm.insertelement(llvm.mlir_undef(pair), x, constant(0, integer))
-        registers.append(llvm.insertelement(half, y, constant(1, integer)))
-    shape = mosaic.FragmentedArray.splat(sums[0], (ROWS, made), layout=mosaic.WGMMA_LAYOUT).registers.shape
-    return mosaic.FragmentedArray(
-        _registers=np.array(registers, dtype=object).reshape(shape), _layout=mosaic.WGMMA_LAYOUT, _is_signed=None
-    )
 
 
 def _read(cut: Cut, rows: int) -> Any:

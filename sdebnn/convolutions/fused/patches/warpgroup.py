@@ -107,9 +107,3 @@ class Warpgroup(NamedTuple):
 
 def _load(ref: Ref) -> Any:
     return plgpu.load(ref, layout=REGISTERS, optimized=False)
-
-
-def together(barrier: Ref) -> None:
-    """Wait for the other warpgroups."""
-    plgpu.barrier_arrive(barrier)
-    plgpu.barrier_wait(barrier)

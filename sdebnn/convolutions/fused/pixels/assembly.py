@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental.mosaic import gpu as mosaic
 from jax.experimental.mosaic.gpu.utils import c as constant
 from jax.experimental.mosaic.gpu.utils import memref_ptr
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -192,21 +190,8 @@ def wait(flying: int, sums: Sequence[Value] = ()) -> list[Value]:
     return assembly(f"wgmma.wait_group.sync.aligned {flying};", changed=sums)
 
 
-def as_array(sums: Sequence[Value], n: int) -> Any:
-    """A wgmma's registers, as Mosaic's array of 64 x n."""
-    pair = ir.VectorType.get((2,), ir.F32Type.get())
-    registers = []
-    for x, y in zip(sums[::2], sums[1::2], strict=True):
-        half = llvm.insertelement(llvm.mlir_undef(pair), x, constant(0, i32()))
-        registers.append(llvm.insertelement(half, y, constant(1, i32())))
-    shape = mosaic.FragmentedArray.splat(sums[0], (64, n), layout=mosaic.WGMMA_LAYOUT).registers.shape
-    return mosaic.FragmentedArray(
-        _registers=np.array(registers, dtype=object).reshape(shape), _layout=mosaic.WGMMA_LAYOUT, _is_signed=None
-    )
-
-
 def as_registers(array: Any) -> list[Value]:
-    """The inverse of ``as_array``."""
+    """The inverse of ``blocks.as_array``."""
     return [llvm.extractelement(pair, constant(i, i32())) for pair in array.registers.flat for i in range(2)]
 
 

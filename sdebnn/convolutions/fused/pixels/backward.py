@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sdebnn.convolutions.fused.blocks import launched
+from sdebnn.convolutions.fused.blocks import launched, together
 from sdebnn.convolutions.fused.pixels import plain
 from sdebnn.convolutions.fused.pixels.assembly import Int, Ref, Value, address, assembly, inline, pointer
 from sdebnn.convolutions.fused.pixels.chip import (
@@ -27,7 +27,6 @@ from sdebnn.convolutions.fused.pixels.chip import (
     scratch,
     tiles_from_memory,
     tiles_to_memory,
-    together,
     wait_for,
 )
 from sdebnn.convolutions.fused.pixels.correlations import put_inner, put_outer, units
@@ -114,7 +113,7 @@ def _fetch_state(plan: Plan, chip: Chip, states: Ref, index: Any, needed: Any) -
 
 def _wait_state(plan: Plan, chip: Chip, turn: Any) -> None:
     if plan.interpret:
-        together(chip)
+        together(chip.meet)
         return
 
     def part(refs: Sequence[Value], numbers: Sequence[Int], _: Any) -> None:
@@ -143,30 +142,30 @@ def _kernel(plan: Plan, images: int, g1: Ref, states: Ref, weights: Ref, *refs: 
         put_state(plan, d, tuple(tile * plan.dt for tile in g), d4, here)
         _wait_state(plan, chip, back)
         put_layer(plan, 0, chip, back, h, first)
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 1, chip, back, first, small)
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 2, chip, back, small, third)
-        together(chip)
+        together(chip.meet)
         put_outer(plan, chip, out, unit + starts[3], d, third, last=True)
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 3, chip, back, d, third, third)
-        together(chip)
+        together(chip.meet)
         put_inner(plan, chip, out, unit + starts[2], third, small, up=True)
         (sums,) = summed(plan, 4, chip, back, third)
-        together(chip)
+        together(chip.meet)
         put_sums(plan, 4, chip, back, sums, small)
         if again:
             put_layer(plan, 5, chip, back, h, first)
-        together(chip)
+        together(chip.meet)
         put_inner(plan, chip, out, unit + starts[1], first, small, up=False)
         if again:
-            together(chip)
+            together(chip.meet)
         put_layer(plan, 5 + again, chip, back, small, third, first)
-        together(chip)
+        together(chip.meet)
         put_outer(plan, chip, out, unit + starts[0], h, third, last=False)
         more = summed(plan, 6 + again, chip, back, third)
-        together(chip)
+        together(chip.meet)
         _fetch_state(plan, chip, states, jnp.maximum(here - images, 0), jnp.where(s > 0, 1, 0))
         return tuple(tile + z for tile, z in zip(g, more, strict=True))
 

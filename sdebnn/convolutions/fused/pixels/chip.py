@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sdebnn.convolutions.fused.blocks import store
+from sdebnn.convolutions.fused.blocks import store, together
 from sdebnn.convolutions.fused.pixels.assembly import (
     Int,
     Ref,
@@ -175,12 +175,6 @@ def wait_for(bar: Int, parity: Int, needed: Int) -> None:
     )
 
 
-def together(chip: Chip) -> None:
-    """Wait for the other warpgroups."""
-    plgpu.barrier_arrive(chip.meet)
-    plgpu.barrier_wait(chip.meet)
-
-
 def prepare(plan: Plan, chip: Chip) -> None:
     """Zeros and one-hot rows, barriers, and the first pieces of matrices."""
     shape = plan.shape
@@ -190,7 +184,7 @@ def prepare(plan: Plan, chip: Chip) -> None:
         def _() -> None:
             chip.narrow[...] = jnp.zeros(chip.narrow.shape, jnp.bfloat16)
 
-        together(chip)
+        together(chip.meet)
         return
 
     def first(refs: Sequence[Value], _: Any, __: Any) -> None:
@@ -220,7 +214,7 @@ def prepare(plan: Plan, chip: Chip) -> None:
         assembly("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;")
 
     inline(first, [chip.table, chip.bars, chip.narrow])
-    together(chip)
+    together(chip.meet)
 
     def second(refs: Sequence[Value], numbers: Sequence[Int], _: Any) -> None:
         Ring(plan, Lanes(), *refs, numbers[0]).begin()

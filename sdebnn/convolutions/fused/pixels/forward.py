@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sdebnn.convolutions.fused.blocks import launched
+from sdebnn.convolutions.fused.blocks import launched, together
 from sdebnn.convolutions.fused.pixels.assembly import Ref
 from sdebnn.convolutions.fused.pixels.chip import (
     Chip,
@@ -20,7 +20,6 @@ from sdebnn.convolutions.fused.pixels.chip import (
     scratch,
     tiles_from_memory,
     tiles_to_memory,
-    together,
 )
 from sdebnn.convolutions.fused.pixels.packing import Rows, Stream
 from sdebnn.convolutions.fused.pixels.phases import phase
@@ -56,13 +55,13 @@ def _kernel(plan: Plan, keep: bool, images: int, h0: Ref, weights: Ref, *refs: R
 
     def step(s: Any, h: Any) -> Any:
         put_state(plan, state, h, *([states[0], s * images + image] if keep else []))
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 0, chip, s, state, wide)
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 1, chip, s, wide, small)
-        together(chip)
+        together(chip.meet)
         put_layer(plan, 2, chip, s, small, wide)
-        together(chip)
+        together(chip.meet)
         slopes = summed(plan, 3, chip, s, wide)
         return tuple(tile + plan.dt * slope for tile, slope in zip(h, slopes, strict=True))
 

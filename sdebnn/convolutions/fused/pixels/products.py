@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sdebnn.convolutions.fused.blocks import as_array
 from sdebnn.convolutions.fused.pixels import plain
 from sdebnn.convolutions.fused.pixels.assembly import (
     Int,
     Ref,
     Value,
     address,
-    as_array,
     as_registers,
     assembly,
     inline,
