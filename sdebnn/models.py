@@ -299,9 +299,10 @@ class SDEBNN(eqx.Module):
         """The outputs and the sum of the KLs; and the sums of what the layers took."""
         check_key(key)
         h, parts = as_inputs("x", x), []
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self.layers)))  # at once: compiled once
         for i, layer in enumerate(self.layers):
             try:
-                part = solve(layer, h, key=jax.random.fold_in(key, i), rough=rough)
+                part = solve(layer, h, key=keys[i], rough=rough)
             except TypeError as error:
                 raise ValueError(
                     f"layer {i}, {_name(layer)}, is not a model(x, *, key) -> (outputs, kl) of a batch "

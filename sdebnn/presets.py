@@ -22,6 +22,7 @@ from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sdebnn.models import SDEBNN, Deterministic
 from sdebnn.nets import our_net, paper_net
 from sdebnn.processes import OU, Normal, Point
+from sdebnn.train.stacks import by_stacks
 
 ROWS_FOR_MOMENTS = 10_000  # of a set that may be larger than memory
 
@@ -176,7 +177,7 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
     """
     warmup = min(200, max(1, steps // 10))
     return optax.chain(
-        optax.scale_by_adam(b1=0.9, b2=0.99),
+        by_stacks(optax.scale_by_adam(b1=0.9, b2=0.99)),
         optax.clip_by_block_rms(1.0),
         optax.add_decayed_weights(0.05, mask=partial(_by_name, lambda name: name in ("kernel", "value"))),
         optax.stateless(lambda updates, _: _by_name(_share, updates, scaled=True)),
@@ -185,7 +186,7 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
 
 
 def _constant_adam(rate: float, steps: int) -> optax.GradientTransformation:
-    return optax.adam(rate)
+    return by_stacks(optax.adam(rate))
 
 
 def _by_name(rule: Callable[[str], Any], tree: PyTree, *, scaled: bool = False) -> PyTree:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from sdebnn.checks import check_choice, check_count
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
 from sdebnn.integrate.methods import METHODS, Field, Method, MethodName, Stages
+from sdebnn.integrate.narrow import is_narrow, narrow_path
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of, step_nats
 from sdebnn.integrate.reversible import Both, Grid, reversible_solve
 from sdebnn.processes import Depth, Weights
@@ -110,6 +111,9 @@ class FixedGrid(eqx.Module):
     def drive(self, process: Process, w0: Weights, noise: Noise) -> tuple[Float[Array, "time weight"], Stages]:
         """The posterior's path from w_0 under given noise, and the stages of every step."""
         method = self._method
+        if self.method == "euler" and jax.default_backend() == "gpu" and is_narrow(process):
+            w, corrections = narrow_path(process, w0, noise.dB, self.unroll)
+            return w, Stages((w[:-1],), (corrections,))
 
         def step(state: PyTree[Array], now: tuple[Depth, Noise]) -> tuple[PyTree[Array], tuple[Weights, Stages]]:
             t, noise = now

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sdebnn.train.graphs import compiler_options
 from sdebnn.train.objective import Elbo, as_floats, elbo
+from sdebnn.train.stacks import stacked, unstacked
 
 KL_FLOOR = 1e-3  # of the KL weight, where its warm-up starts
 
@@ -109,7 +110,7 @@ def compiled() -> Any:
 def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
     """Train from ``state.step`` up to ``stop``, or until too many steps in a row were skipped; one record a step."""
     job, batches = call.job, call.batches
-    begin = state.step
+    begin, like = state.step, jax.eval_shape(lambda: state.parameters)
     steps_an_epoch = job.examples // job.batch_size
 
     def going(carry: tuple[TrainState, Record]) -> Array:
@@ -121,25 +122,29 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
         x, y = (batches.x, batches.y) if rows is None else (batches.x[rows], batches.y[rows])
         epoch, number = state.step // steps_an_epoch, state.step % steps_an_epoch
         key = jax.random.fold_in(epoch_keys(call.key, epoch)[1], number)
-        new, record = _step(job, call.rest, state, x, y, key, call.total)
+        new, record = _step(job, call.rest, like, state, x, y, key, call.total)
         at = state.step - begin
         return new, jax.tree.map(lambda column, value: column.at[at].set(value), records, record)
 
     dtype = jax.tree.leaves(state.parameters)[0].dtype if jax.tree.leaves(state.parameters) else jnp.float32
     column = jnp.zeros(job.records, jnp.promote_types(dtype, jnp.float32))
     records = Record(Elbo(*(column for _ in Elbo._fields)), column, jnp.zeros(job.records, bool))
-    return lax.while_loop(going, body, (state, records))
+    parameters, ema = (None if tree is None else stacked(tree, like) for tree in (state.parameters, state.ema))
+    end, records = lax.while_loop(going, body, (state._replace(parameters=parameters, ema=ema), records))
+    parameters, ema = (None if stacks is None else unstacked(stacks, like) for stacks in (end.parameters, end.ema))
+    return end._replace(parameters=parameters, ema=ema), records
 
 
 def _step(
-    job: Job, rest: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray, total: Int[Array, ""]
+    job: Job, rest: PyTree, like: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray, total: Int[Array, ""]
 ) -> tuple[TrainState, Record]:
     """One step of the optimiser; if any number is not finite, only the counters move."""
-    gradient, terms = _gradient(job, rest, state, x, y, key, total)
-    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
-    updates, optimizer = job.optimizer.update(gradient, state.optimizer, state.parameters)
-    parameters = optax.apply_updates(state.parameters, updates)
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(parameters)]
+    old = unstacked(state.parameters, like)
+    gradient, terms = _gradient(job, rest, state.step, old, x, y, key, total)
+    norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in stacked(gradient, like).values()))
+    updates, optimizer = job.optimizer.update(gradient, state.optimizer, old)
+    parameters = optax.apply_updates(state.parameters, stacked(updates, like))
+    finite = [jnp.all(jnp.isfinite(stack)) for stack in parameters.values()]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))
     ema = None
     if job.ema is not None:
@@ -153,10 +158,17 @@ def _step(
 
 
 def _gradient(
-    job: Job, rest: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray, total: Int[Array, ""]
+    job: Job,
+    rest: PyTree,
+    step: Int[Array, ""],
+    parameters: PyTree,
+    x: Array,
+    y: Array,
+    key: PRNGKeyArray,
+    total: Int[Array, ""],
 ) -> tuple[PyTree, Elbo]:
     """The gradient of the loss, and the terms of the bound; in parts, if accumulated, each with draws of its own."""
-    kl_weight = kl_weight_at(job, state.step, total)
+    kl_weight = kl_weight_at(job, step, total)
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
         x = job.augment(x, key=augment_key)
@@ -170,7 +182,7 @@ def _gradient(
         return -terms.elbo / job.examples + job.roughness_weight * terms.roughness, terms
 
     def part(index: Array | int, x: Array, y: Array) -> tuple[PyTree, Elbo]:
-        return jax.grad(loss, has_aux=True)(state.parameters, x, y, jax.random.fold_in(draw_key, index))
+        return jax.grad(loss, has_aux=True)(parameters, x, y, jax.random.fold_in(draw_key, index))
 
     if job.accumulate == 1:
         return part(0, x, y)

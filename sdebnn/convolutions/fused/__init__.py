@@ -88,6 +88,12 @@ def _by_platform(kernel: Callable[..., Any], xla: Callable[..., Any], *given: An
     return lax.platform_dependent(*given, cuda=kernel, default=xla) if _tried() else xla(*given)
 
 
+@cache
+def _kernels_of(door: ModuleType) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Forward with all states, and back: each traced once for a shape, or blocks alike would be compiled one by one."""
+    return jax.jit(partial(door.forward_by_kernel, keep=True)), jax.jit(door.backward_by_kernel)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def euler(layers: Layers, h0: Images, plain: Plain) -> Images:
     """The state after as many steps as the layers' arrays are long, for arguments that ``fits`` accepts.
@@ -113,7 +119,7 @@ def _euler_forward(layers: Layers, h0: Images, plain: Plain) -> tuple[Images, An
         return plain(layers, h0), kernel.no_states(matrices, h0)
 
     def by_kernel(_: Layers, matrices: Any, h0: Images) -> tuple[Images, Any]:
-        return kernel.forward_by_kernel(matrices, h0, keep=True)
+        return _kernels_of(kernel)[0](matrices, h0)
 
     matrices = kernel.matrices_of(layers, h0.shape[1])
     h1, states = _by_platform(by_kernel, by_xla, layers, matrices, h0)
@@ -127,7 +133,7 @@ def _euler_backward(plain: Plain, kept: Any, g: Images) -> tuple[Layers, Images]
         return jax.vjp(plain, layers, h0)[1](g)
 
     def by_kernel(layers: Layers, matrices: Any, _: Images, states: Any, g: Images) -> tuple[Layers, Images]:
-        g0, gradients = kernel.backward_by_kernel(matrices, states, g)
+        g0, gradients = _kernels_of(kernel)[1](matrices, states, g)
         return (*jax.linear_transpose(partial(kernel.packed, side=g.shape[1]), layers)(gradients), g0)
 
     return _by_platform(by_kernel, by_xla, *kept, g)
