@@ -24,7 +24,8 @@ from sdebnn import (
     elbo,
     verify,
 )
-from sdebnn.integrate import METHODS, Noise
+from sdebnn.integrate import METHODS, Noise, grid
+from sdebnn.integrate.narrow import is_narrow, narrow_path
 
 STEPS = 10
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
@@ -132,6 +133,65 @@ def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift,
     solution = diffrax.diffeqsolve(terms, solver, 0.0, 1.0, 1 / STEPS, (w0, h0))
     for ours, theirs in zip((w[-1], grid.hidden(f_h, stages.weights, h0)[0]), solution.ys, strict=True):
         np.testing.assert_allclose(ours, theirs[-1], rtol=1e-4, atol=1e-5)
+
+
+def narrow(widths, kl="analytic", rate=1.5):
+    """The posterior of 30 weights under a drift of these widths, all of whose arrays have left their beginnings."""
+    net = DriftNet(30, widths, key=jax.random.key(0))
+    arrays, rest = eqx.partition(net, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moved = [leaf + 0.5 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
+    drift = eqx.combine(jax.tree.unflatten(structure, moved), rest)
+    return Posterior(OU(rate, 0.1, 0.4), drift, Point(jax.random.normal(jax.random.key(2), (30,))), kl)
+
+
+def test_a_narrow_drift_s_path_by_its_projections_agrees_with_diffrax(monkeypatch):
+    process = narrow((2, 5, 2))
+    noise = FixedGrid(STEPS, "ralston3").noise(30, float, key=jax.random.key(3))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    w, stages = FixedGrid(STEPS).drive(process, process.initial.value, noise)
+    monkeypatch.undo()
+
+    def field(t, state, _):
+        return process.prior.drift(t, state[0]) + process.drift(t, state[0]), jnp.zeros((2, 1))
+
+    terms = diffrax.MultiTerm(diffrax.ODETerm(field), OnWeights(process.prior.sigma, Given(noise)))
+    start = (process.initial.value, jnp.zeros((2, 1)))
+    every = diffrax.SaveAt(t0=True, steps=True)
+    solution = diffrax.diffeqsolve(terms, diffrax.Euler(), 0.0, 1.0, 1 / STEPS, start, saveat=every, max_steps=STEPS)
+    path = solution.ys[0]
+    np.testing.assert_allclose(w, path, rtol=1e-4, atol=1e-5)
+    there = jax.vmap(process.drift)(jnp.arange(STEPS) / STEPS, path[:-1])
+    np.testing.assert_allclose(stages.corrections[0], there, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("widths", "kl"), [((1, 5, 1), "stl"), ((2, 4, 2), "analytic"), ((2,), "full")])
+def test_a_narrow_drift_s_gradient_is_that_of_the_steps(monkeypatch, widths, kl):
+    process = narrow(widths, kl, rate=jnp.array(1.5))
+    taken = []
+    monkeypatch.setattr(grid, "narrow_path", lambda *given: taken.append(widths) or narrow_path(*given))
+
+    def gradient():
+        def loss(process):
+            path = FixedGrid(STEPS, unroll=3).weights(process, key=KEY)
+            return path.kl + jnp.sum(jnp.sin(path.w) * jnp.arange(STEPS + 1.0)[:, None]) + jnp.sum(path.stages[0])
+
+        return jax.tree.leaves(eqx.filter_jit(eqx.filter_value_and_grad(loss))(process))
+
+    by_steps = gradient()
+    assert not taken
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for ours, theirs in zip(gradient(), by_steps, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(jnp.abs(theirs).max()))
+    assert taken
+
+
+def test_only_what_a_few_numbers_steer_is_narrow():
+    assert is_narrow(narrow((2, 7, 2)))
+    assert not is_narrow(narrow((2, 7, 3)))
+    assert not is_narrow(narrow((2, 2), rate=jnp.ones(30)))
+    assert not is_narrow(Posterior(OU(), LinearDrift(30), Point(jnp.zeros(30))))
 
 
 def test_the_kl_is_the_log_density_ratio_of_the_chains_step_by_step(drift):

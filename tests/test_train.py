@@ -11,7 +11,8 @@ import pytest
 
 from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
 from sdebnn.data import toy
-from sdebnn.train import graphs
+from sdebnn.train import graphs, loop
+from sdebnn.train.stacks import SMALL, by_stacks, stacked, unstacked
 
 KEY = jax.random.key(0)
 
@@ -264,3 +265,51 @@ def test_processors_and_other_makers_gpus_are_told_nothing_of_graphs(on_nvidia):
     graphs.compiler_options.cache_clear()
     on_nvidia.setattr(jax, "default_backend", lambda: "cpu")
     assert graphs.compiler_options() is None
+
+
+def test_what_xla_is_told_reaches_the_program_that_trains(monkeypatch):
+    monkeypatch.setattr(loop, "compiler_options", lambda: {"xla_of_another_time": True})
+    loop.compiled.cache_clear()
+    try:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="xla_of_another_time"):
+            fit(SDEBNN.mlp(1, 1, key=KEY), Gaussian(0.1), jnp.zeros((4, 1)), jnp.zeros((4, 1)), key=KEY, progress=False)
+    finally:
+        loop.compiled.cache_clear()
+
+
+def several():
+    """Arrays of the same shape, of another type, large ones, and none."""
+    keys = iter(jax.random.split(KEY, 6))
+    small = [jax.random.normal(next(keys), (3, 2)) for _ in range(3)]
+    return {
+        "a": small[0],
+        "b": (small[1], None, small[2].astype(jnp.bfloat16)),
+        "c": jnp.ones(SMALL + 1),
+        "d": 2.0 * small[2],
+    }
+
+
+def test_a_tree_goes_into_stacks_and_comes_out_as_it_was():
+    tree = several()
+    stacks = stacked(tree, tree)
+    assert sorted(stack.shape for stack in stacks.values()) == [(1, 3, 2), (1, SMALL + 1), (3, 3, 2)]
+    again = unstacked(stacks, tree)
+    assert jax.tree.structure(again) == jax.tree.structure(tree)
+    for ours, given in zip(*map(jax.tree.leaves, (again, tree)), strict=True):
+        assert ours.dtype == given.dtype
+        np.testing.assert_array_equal(ours, given)
+
+
+def test_an_optimiser_on_stacks_takes_the_same_steps():
+    tree = several()
+    for optimizer in (optax.adamw(1e-2), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2))):
+        ends = []
+        for each in (optimizer, by_stacks(optimizer)):
+            now, state = tree, each.init(tree)
+            for step in range(3):
+                gradient = jax.tree.map(lambda leaf, step=step: jnp.cos(leaf + step).astype(leaf.dtype), now)
+                updates, state = each.update(gradient, state, now)
+                now = optax.apply_updates(now, updates)
+            ends.append(now)
+        for ours, theirs in zip(*map(jax.tree.leaves, ends), strict=True):
+            np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-5)

@@ -9,7 +9,7 @@ own, whose matrices are made for all steps at once:
 
     z_{i+1} = d z_i + dt (W G_i V) a_i + W c_i
 
-What is left to do one after the other are a few small products. All weights of all steps then come from one.
+What is left to do step by step are a few small products, and one multiplication and one addition of all weights.
 """
 
 from typing import Any
@@ -20,16 +20,19 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sdebnn.integrate.paths import Process
-from sdebnn.processes import NARROW, OU, ConcatSquash, DriftNet, Weights
+from sdebnn.processes import OU, ConcatSquash, DriftNet, Weights
+
+PAIRS = 4  # of numbers that a drift takes from all weights and gives to all: more of them were not tried
+
 
 def is_narrow(process: Process) -> bool:
-    """Whether the drift's first layer gives a few numbers, and the prior pulls all weights alike."""
+    """Whether the drift takes a few numbers from the weights and gives a few, and the prior pulls all weights alike."""
     net, prior = process.drift, process.prior
     return (
         type(net) is DriftNet
         and all(type(layer) is ConcatSquash for layer in net.layers)
-        and 1 < len(net.layers)
-        and max(net.layers[0].weight.shape[0], net.layers[-1].weight.shape[1]) <= NARROW
+        and len(net.layers) > 1
+        and net.layers[0].weight.shape[0] * net.layers[-1].weight.shape[1] <= PAIRS
         and type(prior) is OU
         and jnp.ndim(prior.rate) == 0
     )
@@ -52,7 +55,10 @@ def narrow_path(
     through = first.weight[:, None] * last.weight.T
     matrices = dt * jnp.sum(through * gates[-1][:, None, None], -1)
     kicks = jnp.sum(first.weight * known[:, None], -1)
-    layers = [(gate[:, :, None] * layer.weight, shift) for layer, gate, shift in zip(middle, gates[1:], shifts[1:])]
+    layers = [
+        (gate[:, :, None] * layer.weight, shift)
+        for layer, gate, shift in zip(middle, gates[1:-1], shifts[1:-1], strict=True)
+    ]
 
     def step(z: Array, now: Any) -> tuple[Array, Array]:
         gate, shift, layers, matrix, kick = now

@@ -27,6 +27,7 @@ from sdebnn.train.objective import as_data, is_resident
 from sdebnn.train.progress import Display
 from sdebnn.train.running import Plan, Running, Watch
 from sdebnn.train.source import source_of
+from sdebnn.train.stacks import by_stacks
 
 STEPS_A_CALL = 50  # of all examples each: enough to outlast the call's overhead, few enough that the bar moves
 MOST_STEPS = 50_000_000  # of which the history is kept
@@ -196,12 +197,12 @@ def _optimizer(given: Any, learning_rate: float, steps: int, clip: float | None)
 # One object for the same numbers, so that a second fit finds the first one's program.
 @functools.cache
 def _adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    return by_stacks(optax.adam(optax.cosine_decay_schedule(learning_rate, steps)))
 
 
 @functools.cache
 def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(norm), optimizer)
+    return optax.chain(by_stacks(optax.clip_by_global_norm(norm)), optimizer)
 
 
 def _fingerprint(x: Any, y: Array) -> str:

@@ -122,7 +122,7 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
         x, y = (batches.x, batches.y) if rows is None else (batches.x[rows], batches.y[rows])
         epoch, number = state.step // steps_an_epoch, state.step % steps_an_epoch
         key = jax.random.fold_in(epoch_keys(call.key, epoch)[1], number)
-        new, record = _step(job, call.rest, like, state, x, y, key, call.total)
+        new, record = _step(call, like, state, x, y, key)
         at = state.step - begin
         return new, jax.tree.map(lambda column, value: column.at[at].set(value), records, record)
 
@@ -136,11 +136,14 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
 
 
 def _step(
-    job: Job, rest: PyTree, like: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray, total: Int[Array, ""]
+    call: Call, like: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray
 ) -> tuple[TrainState, Record]:
-    """One step of the optimiser; if any number is not finite, only the counters move."""
-    old = unstacked(state.parameters, like)
-    gradient, terms = _gradient(job, rest, state.step, old, x, y, key, total)
+    """One step of the optimiser; if any number is not finite, only the counters move.
+
+    Parameters and averages are stacks here, of a tree that looks ``like`` this.
+    """
+    job, old = call.job, unstacked(state.parameters, like)
+    gradient, terms = _gradient(call, state.step, old, x, y, key)
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in stacked(gradient, like).values()))
     updates, optimizer = job.optimizer.update(gradient, state.optimizer, old)
     parameters = optax.apply_updates(state.parameters, stacked(updates, like))
@@ -158,23 +161,17 @@ def _step(
 
 
 def _gradient(
-    job: Job,
-    rest: PyTree,
-    step: Int[Array, ""],
-    parameters: PyTree,
-    x: Array,
-    y: Array,
-    key: PRNGKeyArray,
-    total: Int[Array, ""],
+    call: Call, step: Int[Array, ""], parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray
 ) -> tuple[PyTree, Elbo]:
     """The gradient of the loss, and the terms of the bound; in parts, if accumulated, each with draws of its own."""
-    kl_weight = kl_weight_at(job, step, total)
+    job = call.job
+    kl_weight = kl_weight_at(job, step, call.total)
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
         x = job.augment(x, key=augment_key)
 
     def loss(parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Elbo]:
-        model, likelihood = eqx.combine(parameters, rest)
+        model, likelihood = eqx.combine(parameters, call.rest)
         terms = elbo(
             model, likelihood, as_floats(x), y, key=key, draws=job.draws, draws_at_once=job.draws_at_once,
             kl_weight=kl_weight, examples=job.examples, rough=job.roughness_weight > 0,
