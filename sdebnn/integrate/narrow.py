@@ -29,7 +29,8 @@ def is_narrow(process: Process) -> bool:
     """Whether the drift takes a few numbers from the weights and gives a few, and the prior pulls all weights alike."""
     net, prior = process.drift, process.prior
     return (
-        type(net) is DriftNet
+        isinstance(net, DriftNet)
+        and type(net) is DriftNet  # another may do more than its layers
         and all(type(layer) is ConcatSquash for layer in net.layers)
         and len(net.layers) > 1
         and net.layers[0].weight.shape[0] * net.layers[-1].weight.shape[1] <= PAIRS

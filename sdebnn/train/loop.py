@@ -68,6 +68,7 @@ class Record(NamedTuple):
     skipped: Array
 
 
+@eqx.filter_jit  # one program, instead of one for every shape
 def start(parameters: PyTree, job: Job) -> TrainState:
     """The state before the first step; its arrays are its own, for every call consumes them."""
     parameters = jax.tree.map(jnp.copy, parameters)
@@ -147,7 +148,7 @@ def _step(
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in stacked(gradient, like).values()))
     updates, optimizer = job.optimizer.update(gradient, state.optimizer, old)
     parameters = optax.apply_updates(state.parameters, stacked(updates, like))
-    finite = [jnp.all(jnp.isfinite(stack)) for stack in parameters.values()]
+    finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))
     ema = None
     if job.ema is not None:

@@ -36,12 +36,13 @@ def unstacked(stacks: Stacks, like: PyTree[Array]) -> PyTree[Array]:
 def by_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """An optimiser to which it makes no difference which array a number belongs to, such as Adam, on stacks."""
 
-    def init(parameters: PyTree[Array]) -> Any:
-        return optimizer.init(stacked(parameters, parameters))
+    def init(params: PyTree[Array]) -> Any:
+        return optimizer.init(stacked(params, params))
 
-    def update(gradient: PyTree[Array], state: Any, parameters: PyTree[Array] | None = None) -> tuple[Any, Any]:
-        now = None if parameters is None else stacked(parameters, gradient)
-        updates, state = optimizer.update(stacked(gradient, gradient), state, now)
-        return unstacked(updates, gradient), state
+    def update(updates: PyTree[Array], state: Any, params: PyTree[Array] | None = None) -> tuple[Any, Any]:
+        now = None if params is None else stacked(params, updates)
+        new: Any
+        new, state = optimizer.update(stacked(updates, updates), state, now)
+        return unstacked(new, updates), state
 
     return optax.GradientTransformation(init, update)
