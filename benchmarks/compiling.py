@@ -1,0 +1,102 @@
+"""Where compiling goes: ``fit``'s program of a preset, compiled for an H200 that need not be there.
+
+    python benchmarks/compiling.py paper cifar [--batch 128] [--hlo FILE]
+
+Wants jax's CUDA plugin (``pip install "jax[cuda13]==0.11.2"``) and no GPU: XLA is given the description of one. What it
+would try on the card it does not try, and a compiler on few cores is slower at what it does in threads: seconds here
+are for comparing one form of a program with another. With ``TF_CPP_MIN_LOG_LEVEL=0`` and
+``TF_CPP_VMODULE=hlo_pass_pipeline=1,nvptx_compiler=1`` XLA says when each of its passes begins.
+"""
+
+import argparse
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # where arrays are, while programs are for the GPU
+
+import equinox as eqx
+import fit_worker
+import jax
+from jax.experimental import topologies
+
+import sdebnn
+from sdebnn.convolutions import fused
+from sdebnn.presets import preset
+from sdebnn.train import graphs, loop, running
+
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024  threads_per_warp: 32  shared_memory_per_block: 49152  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048  core_count: 132  fpus_per_core: 128  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535  block_dim_limit_z: 65535  memory_bandwidth: 4800000000000  l2_cache_size: 62914560
+  clock_rate_ghz: 1.98  device_memory_size: 149000000000  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 minor: 0 }  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 12 patch: 0 }
+runtime_version { major: 13 minor: 0 patch: 0 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+class ReachedError(Exception):
+    """Raised in place of compiling, with what was to be compiled."""
+
+
+def arguments_of(name: str, kind: str, batch: int) -> Any:
+    """What ``fit`` hands to its program, for a preset on random images."""
+
+    def reached(*given: Any) -> None:
+        raise ReachedError(given)
+
+    running.compiled = lambda: reached
+    data = fit_worker.data(kind)
+    row = preset(name, data)
+    how = {**row.training, "epochs": 1, "batch_size": batch, "progress": False}
+    try:
+        sdebnn.fit(row.net(jax.random.key(0)), row.likelihood, *data.train, key=jax.random.key(1), **how)
+    except ReachedError as reached:
+        return reached.args[0]
+    raise SystemExit("fit compiled nothing")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("preset", choices=("paper", "ours"))
+    parser.add_argument("data", choices=("mnist", "cifar"))
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--hlo", type=Path, help="where to write the compiled program")
+    options = parser.parse_args()
+    jax.devices()  # so that plugins are found
+    try:
+        target = topologies.get_topology_desc("one", platform="cuda", target_config=H200, topology="1x1x1")
+    except NotImplementedError:
+        raise SystemExit(f"jax {jax.__version__} has no CUDA plugin here: pip install jax[cuda13].") from None
+    there = jax.sharding.SingleDeviceSharding(target.devices[0])
+    jax.default_backend = lambda: "gpu"
+    fused._capability = lambda: "9.0"
+    arrays, rest = eqx.partition(arguments_of(options.preset, options.data, options.batch), eqx.is_array)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), arrays)
+
+    def program(arrays: Any) -> Any:
+        return eqx.filter(loop.advance(*eqx.combine(arrays, rest)), eqx.is_array)
+
+    how = {"in_shardings": there, "out_shardings": there, "compiler_options": graphs.GRAPHS}
+    clock = time.perf_counter()
+    lowered = jax.jit(program, **how).trace(shapes).lower(lowering_platforms=("cuda",))
+    print(
+        f"traced in {time.perf_counter() - clock:.1f} s: {lowered.as_text().count(chr(10))} lines for XLA", flush=True
+    )
+    clock = time.perf_counter()
+    text = lowered.compile().as_text()
+    lines, kernels = text.count("\n"), len(re.findall(r" (?:fusion|custom-call)\(", text))
+    print(f"compiled in {time.perf_counter() - clock:.1f} s: {lines} lines of HLO, {kernels} kernels")
+    if options.hlo:
+        options.hlo.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
