@@ -106,7 +106,7 @@ def load_tree(path: Path, like: PyTree, kind: str, *, some: bool = False) -> tup
     if unknown:
         raise ValueError(
             f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {min(unknown)}; "
-            "build them as they were when it was saved."
+            "build them as they were when it was saved, by the sdebnn of then."
         )
     for name, array in wanted.items():
         if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:

@@ -190,6 +190,7 @@ def test_a_narrow_drift_s_gradient_is_that_of_the_steps(monkeypatch, widths, kl)
 def test_only_what_a_few_numbers_steer_is_narrow():
     assert is_narrow(narrow((2, 7, 2)))
     assert not is_narrow(narrow((2, 7, 3)))
+    assert not is_narrow(narrow((1, 100, 100, 1)))
     assert not is_narrow(narrow((2, 2), rate=jnp.ones(30)))
     assert not is_narrow(Posterior(OU(), LinearDrift(30), Point(jnp.zeros(30))))
 

@@ -313,3 +313,39 @@ def test_an_optimiser_on_stacks_takes_the_same_steps():
             ends.append(now)
         for ours, theirs in zip(*map(jax.tree.leaves, ends), strict=True):
             np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-5)
+
+
+class Sums(eqx.Module):
+    """x (Σ a + 3 Σ b): two arrays of one shape, whose gradients differ."""
+
+    a: jax.Array
+    b: jax.Array
+
+    def __call__(self, x):
+        return x * (jnp.sum(self.a) + 3 * jnp.sum(self.b))
+
+
+class Smus(eqx.Module):
+    """The same, its fields in another order."""
+
+    b: jax.Array
+    a: jax.Array
+
+
+def test_an_update_may_be_one_number_for_an_array():
+    def mean(updates, state, params=None):
+        return jax.tree.map(lambda leaf: -1e-4 * jnp.mean(leaf), updates), state
+
+    optimizer = optax.GradientTransformation(lambda _: optax.EmptyState(), mean)
+    x = jnp.linspace(-1, 1, 8)[:, None]
+    how = {"key": KEY, "epochs": 1, "progress": False, "optimizer": optimizer}
+    model = fit(Deterministic(Sums(jnp.zeros((3, 2)), jnp.zeros((3, 2)))), Gaussian(1.0), x, x, **how).model.module
+    assert float(jnp.ptp(model.a)) == float(jnp.ptp(model.b)) == 0.0
+    np.testing.assert_allclose(model.b, 3 * model.a, rtol=1e-5)
+
+
+def test_stacks_go_by_name_whatever_the_order_of_fields():
+    a, b = jnp.zeros(2), jnp.ones(2)
+    (one,), (other,) = (stacked(tree, tree).values() for tree in (Sums(a, b), Smus(b, a)))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(unstacked({"float32(2,)": other}, Smus(b, a)).a, a)

@@ -23,6 +23,7 @@ from sdebnn.integrate.paths import Process
 from sdebnn.processes import OU, ConcatSquash, DriftNet, Weights
 
 PAIRS = 4  # of numbers that a drift takes from all weights and gives to all: more of them were not tried
+SMALL = 2**12  # weights of a layer between: they are kept for every step
 
 
 def is_narrow(process: Process) -> bool:
@@ -34,6 +35,7 @@ def is_narrow(process: Process) -> bool:
         and all(type(layer) is ConcatSquash for layer in net.layers)
         and len(net.layers) > 1
         and net.layers[0].weight.shape[0] * net.layers[-1].weight.shape[1] <= PAIRS
+        and all(layer.weight.size <= SMALL for layer in net.layers[1:-1])
         and type(prior) is OU
         and jnp.ndim(prior.rate) == 0
     )
@@ -49,7 +51,7 @@ def narrow_path(
     steps = dB.shape[0]
     dt = 1 / steps
     t = jnp.arange(steps, dtype=w0.dtype)[:, None] / steps
-    decay = jnp.asarray(1 - prior.rate * dt, w0.dtype)
+    decay = 1 - dt * jnp.asarray(prior.rate, w0.dtype)
 
     gates, shifts = zip(*(_at_all_times(layer, t) for layer in process.drift.layers), strict=True)
     known = dt * (prior.rate * prior.mean + shifts[-1]) + prior.sigma * dB

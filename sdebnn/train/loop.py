@@ -147,6 +147,7 @@ def _step(
     gradient, terms = _gradient(call, state.step, old, x, y, key)
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in stacked(gradient, like).values()))
     updates, optimizer = job.optimizer.update(gradient, state.optimizer, old)
+    updates = jax.tree.map(lambda update, now: jnp.broadcast_to(update, now.shape), updates, old)  # a number may do
     parameters = optax.apply_updates(state.parameters, stacked(updates, like))
     finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))

@@ -1,6 +1,5 @@
 """A tree of arrays, the small ones of one shape as one array: an optimiser moves many of them, and compiles few."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,24 +12,32 @@ SMALL = 2**14  # numbers: more of them are not worth copying
 Stacks = dict[str, Float[Array, "array ..."]]
 
 
-def _names(like: PyTree[Array]) -> list[str]:
-    """The stack that each array belongs to, by type and shape; a large one is a stack by itself."""
-    leaves = enumerate(jax.tree.leaves(like))
-    return [f"{leaf.dtype.name}{leaf.shape}" if leaf.size <= SMALL else f"array {i}" for i, leaf in leaves]
+def _places(like: PyTree[Array]) -> list[tuple[str, int]]:
+    """The stack that each array of a tree belongs to, and which array it is, by name: fields may change their order."""
+    named = [(jax.tree_util.keystr(path), i, leaf) for i, (path, leaf) in enumerate(_with_paths(like))]
+    return [
+        (f"{leaf.dtype.name}{leaf.shape}" if leaf.size <= SMALL else name, i)
+        for name, i, leaf in sorted(named, key=lambda each: each[:2])
+    ]
+
+
+def _with_paths(tree: PyTree[Array]) -> list[tuple[Any, Array]]:
+    return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
 def stacked(tree: PyTree[Array], like: PyTree[Array]) -> Stacks:
     """The arrays of a tree, in the stacks of one that it looks like."""
-    parts: dict[str, list[Array]] = {}
-    for name, leaf in zip(_names(like), jax.tree.leaves(tree), strict=True):
-        parts.setdefault(name, []).append(leaf)
-    return {name: jnp.stack(leaves) for name, leaves in parts.items()}
+    leaves, parts = jax.tree.leaves(tree), {}
+    for stack, i in _places(like):
+        parts.setdefault(stack, []).append(leaves[i])
+    return {stack: jnp.stack(arrays) for stack, arrays in parts.items()}
 
 
 def unstacked(stacks: Stacks, like: PyTree[Array]) -> PyTree[Array]:
     """The tree that looks like another, out of its stacks."""
-    parts: dict[str, Iterator[Array]] = {name: iter(jnp.unstack(stack)) for name, stack in stacks.items()}
-    return jax.tree.unflatten(jax.tree.structure(like), [next(parts[name]) for name in _names(like)])
+    parts = {stack: iter(jnp.unstack(arrays)) for stack, arrays in stacks.items()}
+    leaves: dict[int, Array] = {i: next(parts[stack]) for stack, i in _places(like)}
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[i] for i in range(len(leaves))])
 
 
 def by_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
