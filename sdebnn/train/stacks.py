@@ -12,7 +12,7 @@ SMALL = 2**14  # numbers: more of them are not worth copying
 Stacks = dict[str, Float[Array, "array ..."]]
 
 
-def _places(like: PyTree[Array]) -> list[tuple[str, int]]:
+def _places(like: PyTree) -> list[tuple[str, int]]:
     """The stack that each array of a tree belongs to, and which array it is, by name: fields may change their order."""
     named = [(jax.tree_util.keystr(path), i, leaf) for i, (path, leaf) in enumerate(_with_paths(like))]
     return [
@@ -21,11 +21,11 @@ def _places(like: PyTree[Array]) -> list[tuple[str, int]]:
     ]
 
 
-def _with_paths(tree: PyTree[Array]) -> list[tuple[Any, Array]]:
+def _with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
-def stacked(tree: PyTree[Array], like: PyTree[Array]) -> Stacks:
+def stacked(tree: PyTree[Array], like: PyTree) -> Stacks:
     """The arrays of a tree, in the stacks of one that it looks like."""
     leaves, parts = jax.tree.leaves(tree), {}
     for stack, i in _places(like):
@@ -33,7 +33,7 @@ def stacked(tree: PyTree[Array], like: PyTree[Array]) -> Stacks:
     return {stack: jnp.stack(arrays) for stack, arrays in parts.items()}
 
 
-def unstacked(stacks: Stacks, like: PyTree[Array]) -> PyTree[Array]:
+def unstacked(stacks: Stacks, like: PyTree) -> PyTree[Array]:
     """The tree that looks like another, out of its stacks."""
     parts = {stack: iter(jnp.unstack(arrays)) for stack, arrays in stacks.items()}
     leaves: dict[int, Array] = {i: next(parts[stack]) for stack, i in _places(like)}
