@@ -14,15 +14,12 @@ Stacks = dict[str, Float[Array, "array ..."]]
 
 def _places(like: PyTree) -> list[tuple[str, int]]:
     """The stack that each array of a tree belongs to, and which array it is, by name: fields may change their order."""
-    named = [(jax.tree_util.keystr(path), i, leaf) for i, (path, leaf) in enumerate(_with_paths(like))]
+    leaves = jax.tree_util.tree_flatten_with_path(like)[0]
+    named = [(jax.tree_util.keystr(path), i, leaf) for i, (path, leaf) in enumerate(leaves)]
     return [
         (f"{leaf.dtype.name}{leaf.shape}" if leaf.size <= SMALL else name, i)
         for name, i, leaf in sorted(named, key=lambda each: each[:2])
     ]
-
-
-def _with_paths(tree: PyTree) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
 def stacked(tree: PyTree[Array], like: PyTree) -> Stacks:

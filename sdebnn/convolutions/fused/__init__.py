@@ -28,9 +28,7 @@ from sdebnn.convolutions.squeezed import MOVES
 
 # Mosaic's Python interface changes from version to version of JAX: on others than these the kernels were not tried.
 TRIED = ((0, 11),)
-MOST_STEPS = (
-    1000  # far more than anyone takes, and far fewer than bytes of all steps' matrices can be counted in 32 bits
-)
+MOST_STEPS = 1000  # more than anyone takes, and few enough that 32 bits count the bytes of all their matrices
 
 Layers = tuple[Layer, Layer, Layer, Layer]
 Images = Float[Array, "example height width channel"]
