@@ -24,6 +24,7 @@ from jax.experimental import topologies
 
 import sdebnn
 from sdebnn.convolutions import fused
+from sdebnn.convolutions.fused import blocks
 from sdebnn.presets import preset
 from sdebnn.train import graphs, loop, running
 
@@ -78,6 +79,13 @@ def main() -> None:
     there = jax.sharding.SingleDeviceSharding(target.devices[0])
     jax.default_backend = lambda: "gpu"
     fused._capability = lambda: "9.0"
+
+    def begin(kernel: Any, shapes: Any) -> None:
+        jax.jit(kernel.call, in_shardings=there, out_shardings=there).trace(*shapes).lower(
+            lowering_platforms=("cuda",)
+        ).compile()
+
+    blocks.begin = begin
     arrays, rest = eqx.partition(arguments_of(options.preset, options.data, options.batch), eqx.is_array)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), arrays)
 

@@ -71,8 +71,8 @@ def _launch(plan: Plan, g: Rows, states: States, matrices: Matrices) -> tuple[Ro
     struct, half = jax.ShapeDtypeStruct, jnp.bfloat16
     partial_sums = [struct((steps, images, height, WIDTH), half) for height in PARTIAL]
     out = [struct(g.shape, jnp.float32), *partial_sums, struct(states.shape, half)]
-    body, how = partial(_kernel, plan, steps), {"name": "sdebnn_backward", "interpret": plan.interpret}
-    run = launched(body, GROUPS, images, out, _scratch(), **how)
+    how = {"name": "sdebnn_backward", "interpret": plan.interpret, "ahead": True}
+    run = launched(partial(_kernel, plan, steps), GROUPS, images, out, _scratch(), **how)
     classes = jnp.asarray(marks(plan.side), half)
     g, *sums, d4 = run(g, states, classes, *[matrix.reshape(-1, WIDTH) for matrix in matrices])
     *most, last = (each.sum(1, dtype=jnp.float32) for each in sums)

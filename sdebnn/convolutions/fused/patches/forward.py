@@ -48,8 +48,8 @@ def forward(plan: Plan, keep: bool, h0: Rows, matrices: Matrices) -> tuple[Rows,
     scratch = [plgpu.SMEM((HEIGHT, width), jnp.bfloat16) for width in (WIDE, MIDDLE, NARROW)]
     scratch += [plgpu.SMEM((height, WIDTH), jnp.bfloat16, transforms=TILES) for height in HEIGHTS]
     scratch += [plgpu.Barrier(num_arrivals=GROUPS), *[plgpu.Barrier()] * 4]
-    body, how = partial(_kernel, plan, steps, keep), {"name": "sdebnn_forward", "interpret": plan.interpret}
-    run = launched(body, GROUPS, h0.shape[0], out, scratch, **how)
+    how = {"name": "sdebnn_forward", "interpret": plan.interpret, "ahead": keep}
+    run = launched(partial(_kernel, plan, steps, keep), GROUPS, h0.shape[0], out, scratch, **how)
     flat = [matrix.reshape(-1, WIDTH) for matrix in matrices]
     h1, *states = run(h0, jnp.asarray(marks(plan.side), jnp.bfloat16), *flat)
     return h1, states[0] if keep else None

@@ -78,7 +78,7 @@ def launch(plan: Plan, g: Rows, states: Any, weights: Stream) -> tuple[Rows, Any
         struct(states.shape, half),
     ]
     body, buffers = partial(_kernel, plan, images), scratch(shape, 2 if shape.both else 1, 2)
-    how = {"name": f"sdebnn_backward_{shape.side}", "interpret": plan.interpret}
+    how = {"name": f"sdebnn_backward_{shape.side}", "interpret": plan.interpret, "ahead": True}
     return launched(body, GROUPS, images, out, buffers, **how)(g, states, weights)
 
 

@@ -40,7 +40,7 @@ def forward(plan: Plan, keep: bool, h0: Rows, weights: Stream) -> tuple[Rows, An
     kept = struct((plan.steps, images, shape.chunks, shape.pixels, 8), jnp.bfloat16)
     out = [struct(h0.shape, jnp.float32), *[kept] * keep]
     body, buffers = partial(_kernel, plan, keep, images), scratch(shape, 1, 1)
-    how = {"name": f"sdebnn_forward_{shape.side}", "interpret": plan.interpret}
+    how = {"name": f"sdebnn_forward_{shape.side}", "interpret": plan.interpret, "ahead": keep}
     h1, *states = launched(body, GROUPS, images, out, buffers, **how)(h0, weights)
     return h1, states[0] if keep else None
 
