@@ -10,7 +10,7 @@ On a GPU: the paper's nets, ours in bfloat16, with and without our kernels, and,
 whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the
 wide job, and how cost grows with weights and steps (``growth.py``).
 
-    python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--json FILE] [--torch-python PYTHON]
+    python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--patience 600] [--json FILE]
 """
 
 import argparse
@@ -60,7 +60,7 @@ def ceiling(gpu: bool) -> float:
     return 2 * size**3 / best / 1e12
 
 
-def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[str, Worker], Rows]:
+def started(job: Job, gpu: bool, at_once: int, patience: float, torch_python: str) -> tuple[dict[str, Worker], Rows]:
     """The workers of a job that are ready, and what compiling took each; ``at_once`` of them compile side by side."""
     workers, rows = {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[
         names = ["sdebnn", *(["sdebnn, XLA alone", "sdebnn, float32"] if gpu else []), *PEERS]
         for some in (names[i : i + at_once] for i in range(0, len(names), at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
-            new = {who: _worker(who, job, folder, torch_python) for who in some}
+            new = {who: _worker(who, job, folder, patience, torch_python) for who in some}
             for who, worker in new.items():
                 ready = worker.ready()
                 if isinstance(ready, str):
@@ -80,10 +80,11 @@ def started(job: Job, gpu: bool, at_once: int, torch_python: str) -> tuple[dict[
     return workers, rows
 
 
-def _worker(who: str, job: Job, folder: str, torch_python: str) -> Worker:
+def _worker(who: str, job: Job, folder: str, patience: float, torch_python: str) -> Worker:
     if who == "torchsde":
-        return Worker(torch_python, "torch_worker.py", folder)
-    return Worker(sys.executable, "jax_worker.py", job.kind, str(job.batch), str(job.draws), who)
+        return Worker(torch_python, "torch_worker.py", folder, patience=patience)
+    arguments = job.kind, str(job.batch), str(job.draws), who
+    return Worker(sys.executable, "jax_worker.py", *arguments, patience=patience)
 
 
 def measure(job: Job, workers: dict[str, Worker], rows: Rows, turns: int, gpu: bool) -> None:
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument(
         "--at-once", type=int, default=1, help="workers that compile side by side: then not timed fairly"
     )
+    parser.add_argument("--patience", type=float, default=600, help="seconds after which a row is given up")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch and torchsde")
     options = parser.parse_args()
@@ -202,7 +204,7 @@ def main() -> None:
 
     for name in options.jobs:
         if name in jobs:
-            workers, results[name] = started(jobs[name], gpu, options.at_once, options.torch_python)
+            workers, results[name] = started(jobs[name], gpu, options.at_once, options.patience, options.torch_python)
             measure(jobs[name], workers, results[name], options.turns, gpu)
             check(jobs[name], results[name], gpu)
         elif name in FITS:

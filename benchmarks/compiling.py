@@ -81,7 +81,7 @@ def main() -> None:
     fused._capability = lambda: "9.0"
 
     def begin(kernel: Any, shapes: Any) -> None:
-        jax.jit(kernel.call, in_shardings=there, out_shardings=there).trace(*shapes).lower(
+        jax.jit(kernel, in_shardings=there, out_shardings=there).trace(*shapes).lower(
             lowering_platforms=("cuda",)
         ).compile()
 

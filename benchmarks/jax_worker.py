@@ -23,6 +23,7 @@ from jobs import STEPS, Job, problem
 import sdebnn
 from sdebnn.convolutions import fused
 from sdebnn.train.graphs import compiler_options
+from sdebnn.train.stacks import by_stacks
 
 
 def bare_scan(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,6 +87,11 @@ def by_hand(solve_block: Callable, model: sdebnn.SDEBNN, x: jax.Array, key: jax.
     return h, total
 
 
+def optimizer(who: str) -> optax.GradientTransformation:
+    """Adam; ours as ``fit`` runs it."""
+    return by_stacks(optax.adam(1e-3)) if who.startswith("sdebnn") else optax.adam(1e-3)
+
+
 def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
     """(parameters, optimiser's state, key) -> (loss, the next two); (parameters, key) -> outputs; the parameters."""
     ours = who.startswith("sdebnn")
@@ -112,7 +118,7 @@ def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
         outputs, kl = draws(model, key)
         return jnp.mean(kl - likelihood.log_prob(outputs, y).sum(1))
 
-    adam = optax.adam(1e-3)
+    adam = optimizer(who)
 
     def train(parameters, state, key):
         value, gradient = jax.value_and_grad(loss)(parameters, key)
@@ -146,7 +152,7 @@ def main() -> None:
     kind, batch, count, who = sys.argv[1:]
     job = Job(kind, int(batch), int(count))
     train, predict, parameters = programs(who, job)
-    state = optax.adam(1e-3).init(parameters)
+    state = optimizer(who).init(parameters)
     gpu = jax.default_backend() == "gpu"
     seed = iter(range(10**9))
     how = compiler_options() if who.startswith("sdebnn") else None

@@ -6,12 +6,14 @@ compiling took; then "train 5" means five steps at once, timed together.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 
@@ -27,9 +29,9 @@ def answer(about: dict[str, Any], work: dict[str, Callable[[int], list[float]]])
 
 
 class Worker:
-    """In the parent: a process that can be asked."""
+    """In the parent: a process that can be asked; killed, if it is not ready after ``patience`` seconds."""
 
-    def __init__(self, python: str, script: str, *arguments: str):
+    def __init__(self, python: str, script: str, *arguments: str, patience: float | None = None):
         # A pipe that nobody reads would fill up, and hold the worker.
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -37,13 +39,18 @@ class Worker:
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # several share a GPU
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
+        self.patience = Timer(patience, self.process.kill) if patience else None
+        if self.patience:
+            self.patience.start()
 
     def ready(self) -> dict[str, Any] | str:
         """What compiling took; or why there is no such worker, in a line."""
         said = self._heard("ready")
-        if said is not None:
-            return said
-        return self._last_words()
+        if self.patience:
+            self.patience.cancel()
+            if said is None and self.process.wait() == -signal.SIGKILL:
+                return f"it was not ready after {self.patience.interval:.0f} s"
+        return self._last_words() if said is None else said
 
     def ask(self, what: str, count: int) -> dict[str, Any]:
         """Milliseconds of each, and losses."""

@@ -112,7 +112,7 @@ class FixedGrid(eqx.Module):
         """The posterior's path from w_0 under given noise, and the stages of every step."""
         method = self._method
         if self.method == "euler" and jax.default_backend() == "gpu" and is_narrow(process):
-            w, corrections = narrow_path(process, w0, noise.dB, self.unroll)
+            w, corrections = narrow_path(process, w0, noise.dB)
             return w, Stages((w[:-1],), (corrections,))
 
         def step(state: PyTree[Array], now: tuple[Depth, Noise]) -> tuple[PyTree[Array], tuple[Weights, Stages]]:

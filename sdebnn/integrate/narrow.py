@@ -24,6 +24,7 @@ from sdebnn.processes import OU, ConcatSquash, DriftNet, Weights
 
 PAIRS = 4  # of numbers that a drift takes from all weights and gives to all: more of them were not tried
 SMALL = 2**12  # weights of a layer between: they are kept for every step
+UNROLL = 4  # steps compiled as one: more are no faster, and all 20 become one kernel, which takes half a minute
 
 
 def is_narrow(process: Process) -> bool:
@@ -42,7 +43,7 @@ def is_narrow(process: Process) -> bool:
 
 
 def narrow_path(
-    process: Any, w0: Weights, dB: Float[Array, "step weight"], unroll: int
+    process: Any, w0: Weights, dB: Float[Array, "step weight"]
 ) -> tuple[Float[Array, "time weight"], Float[Array, "step weight"]]:
     """The weights at both ends of every step, and NN_φ at its beginning, for a process that ``is_narrow``."""
     first, *middle, last = process.drift.layers
@@ -71,10 +72,10 @@ def narrow_path(
         return decay * z + jnp.sum(matrix * a, 1) + kick, a
 
     z0 = jnp.sum(first.weight * w0, -1)
-    _, a = lax.scan(step, z0, (gates[0], shifts[0], layers, matrices, kicks), unroll=unroll)
+    _, a = lax.scan(step, z0, (gates[0], shifts[0], layers, matrices, kicks), unroll=UNROLL)
     columns = [a[:, j, None] * last.weight[:, j] for j in range(a.shape[1])]
     moved = gates[-1] * sum(columns[1:], start=columns[0])
-    return _decayed_sums(decay, w0, known + dt * moved, unroll), moved + shifts[-1]
+    return _decayed_sums(decay, w0, known + dt * moved), moved + shifts[-1]
 
 
 def _at_all_times(layer: ConcatSquash, t: Float[Array, "step 1"]) -> tuple[Array, Array]:
@@ -84,12 +85,12 @@ def _at_all_times(layer: ConcatSquash, t: Float[Array, "step 1"]) -> tuple[Array
 
 
 def _decayed_sums(
-    decay: Float[Array, ""], w0: Weights, kicks: Float[Array, "step weight"], unroll: int
+    decay: Float[Array, ""], w0: Weights, kicks: Float[Array, "step weight"]
 ) -> Float[Array, "time weight"]:
     """w_{i+1} = decay w_i + kick_i, from w_0 on."""
 
     def step(w: Weights, kick: Weights) -> tuple[Weights, Weights]:
         return decay * w + kick, w
 
-    end, w = lax.scan(step, w0, kicks, unroll=unroll)
+    end, w = lax.scan(step, w0, kicks, unroll=UNROLL)
     return jnp.concatenate([w, end[None]])
