@@ -18,12 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueeze
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 EIGHT = 8  # channels at a time, that the matrix units take
+# How images lie in memory. Between two products XLA would have the batch last, for the sum over it that is the map's
+# gradient, and turn images round four times a step.
+CHANNELS_LAST = Layout((0, 1, 2, 3))
 
 Layer = tuple[Float[Array, "step 3 3 _ _"], Float[Array, "step 3 3 _"], Float[Array, "step _"]]
 Images = Float[Array, "example height width channel"]
@@ -61,7 +65,7 @@ def euler(
     def step(h: Patches, now: Step) -> tuple[Patches, None]:
         (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now
         a = activation(_convolved(h.astype(compute), k1) + m1)
-        a = activation(_multiplied_then_shifted(a, k2) + m2)
+        a = activation(with_layout_constraint(_multiplied_then_shifted(a, k2) + m2, CHANNELS_LAST))
         a = activation(_shifted_then_multiplied(a, k3) + m3)
         return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
 
@@ -89,6 +93,10 @@ def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute
         before, after = extra * (number == 0), extra * (number == len(MOVES) - 1)
         wide = jnp.pad(wide, ((0, 0), (0, 0), (0, 0), (0, before), (0, after)))
         image = jnp.pad(image, ((0, 0), (0, 0), (0, 0), (0, after)))
+        if move == "down":  # the four offsets side by side, for one product
+            wide = wide.transpose(0, 3, 1, 2, 4).reshape(wide.shape[0], wide.shape[3], -1)
+        elif move == "up":
+            wide = wide.reshape(wide.shape[0], -1, wide.shape[-1])
         prepared.append((wide.astype(compute), image.astype(compute)))
         scale = {"same": 1.0, "down": 0.5, "up": 2.0}[move]
         sides = [round(scale * side) for side in sides]
@@ -117,14 +125,18 @@ def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:
     return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def _shifted_then_multiplied(x: Patches, kernel: Float[Array, "2 2 in out"]) -> Patches:
+def _multiplied(x: Patches, matrix: Float[Array, "in out"]) -> Patches:
+    """Every patch by one matrix; a product of two axes, as XLA turns images round whose gradient sums over three."""
+    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], -1)
+
+
+def _shifted_then_multiplied(x: Patches, matrix: Float[Array, "in out"]) -> Patches:
     """Patches i - 1 and i along each axis, by one product."""
-    return jnp.concatenate(shifts(x, 1, 0, 2), -1) @ kernel.reshape(-1, kernel.shape[-1])
+    return _multiplied(jnp.concatenate(shifts(x, 1, 0, 2), -1), matrix)
 
 
-def _multiplied_then_shifted(x: Patches, kernel: Float[Array, "2 2 in out"]) -> Patches:
+def _multiplied_then_shifted(x: Patches, matrix: Float[Array, "in out"]) -> Patches:
     """Patches i and i + 1 along each axis, by one product; summed in float32."""
-    c, out = kernel.shape[2:]
-    parts = shifts(x @ kernel.transpose(2, 0, 1, 3).reshape(c, 4 * out), 0, 1, 2)
+    parts, out = shifts(_multiplied(x, matrix), 0, 1, 2), matrix.shape[1] // 4
     each = [part[..., m * out : (m + 1) * out].astype(jnp.float32) for m, part in enumerate(parts)]
     return sum(each[1:], start=each[0]).astype(x.dtype)
