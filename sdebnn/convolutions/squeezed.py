@@ -115,10 +115,19 @@ def _places(move: Move) -> np.ndarray:
 
 
 def _over_patches(kernel: Float[Array, "step 3 3 in out"], places: np.ndarray) -> Float[Array, "step _ _ _ _"]:
-    wide = jnp.einsum("uaem,vbfn,smnio->suvabiefo", places, places, kernel, precision="highest")
     offsets, read, written, _ = places.shape
     steps, *_, c, out = kernel.shape
+    wide = _spread(_spread(kernel, places, 1), places, 2)
+    wide = wide.reshape(steps, *2 * (offsets, read, written), c, out).transpose(0, 1, 4, 2, 5, 7, 3, 6, 8)
     return wide.reshape(steps, offsets, offsets, read**2 * c, written**2 * out)
+
+
+def _spread(kernel: Array, places: np.ndarray, axis: int) -> Array:
+    """Each tap along one axis wherever it belongs, and zeros elsewhere: copied, not multiplied by ones and zeros."""
+    each = [lax.index_in_dim(kernel, m, axis) for m in range(3)]
+    return jnp.concatenate(
+        [each[row.argmax()] if row.any() else jnp.zeros_like(each[0]) for row in places.reshape(-1, 3)], axis
+    )
 
 
 def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:
