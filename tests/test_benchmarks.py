@@ -35,7 +35,7 @@ def test_peers_compute_our_loss_in_distribution(benchmarks):
     found = {}
     for who in ("sdebnn", "bare lax.scan", "diffrax, as documented"):
         train, _, parameters = worker.programs(who, job)
-        state = worker.optax.adam(1e-3).init(parameters)
+        state = worker.optimizer(who).init(parameters)
         losses = jax.jit(jax.vmap(lambda key: train(parameters, state, key)[0]))  # noqa: B023
         values = np.asarray(losses(jax.random.split(jax.random.key(7), DRAWS)))
         found[who] = values.mean(), values.std() / math.sqrt(DRAWS)

@@ -196,7 +196,7 @@ def test_squeezing_moves_pixels_and_loses_none():
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize(("channels", "sides"), [(3, (8, 12)), (5, (6, 4))])
+@pytest.mark.parametrize(("channels", "sides"), [(3, (8, 12)), (5, (6, 4)), (18, (4, 6))])  # the last: a wide state
 def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(keep, channels, sides):
     """Borders, the time channel and odd numbers of channels included; float32 against float32, so rounding alone."""
     steps = 3

@@ -7,8 +7,9 @@ belongs, and zeros elsewhere. With i a patch, a and e the parities of the pixels
     down    pixel i      reads pixel 2 (i + u) + a    by tap  m = 2u + a,           u = 0, 1
     up      pixel 2i + e reads pixel i - u            by tap  m = 2u + e  (of the kernel turned round),   u = 0, 1
 
-That is more arithmetic on wider channels: a GPU's matrix units have both to spare. What does not depend on the batch,
-kernels and maps of all steps, is made before the first step.
+That is more arithmetic on wider channels: a GPU's matrix units have both to spare, where channels are few. A state of
+many of them stays as it is, and so do the two outer layers; patches are made for the inner ones, within a step. What
+does not depend on the batch, kernels and maps of all steps, is made before the first step.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from jaxtyping import Array, Float
 from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueeze
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
+MANY = 16  # channels of a state, from which on it stays as it is
 EIGHT = 8  # channels at a time, that the matrix units take
 # How images lie in memory. Between two products XLA would have the batch last, for the sum over it that is the map's
 # gradient, and turn images round four times a step.
@@ -59,20 +61,27 @@ def euler(
 
     ``keep``: the backward pass keeps the activations of every step, rather than its beginning.
     """
-    steps, channels = layers[0][0].shape[0], 4 * h0.shape[-1]
-    extra = -channels % EIGHT
+    steps, wide = layers[0][0].shape[0], h0.shape[-1] >= MANY
+    into, out_of = jax.vmap(squeeze), jax.vmap(unsqueeze)
+    first, last, squeezed, unsqueezed = (_same, _same, into, out_of) if wide else (into, out_of, _same, _same)
+    start = first(h0)
+    channels, extra = start.shape[-1], -start.shape[-1] % EIGHT
 
-    def step(h: Patches, now: Step) -> tuple[Patches, None]:
+    def step(h: Array, now: Step) -> tuple[Array, None]:
         (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now
-        a = activation(_convolved(h.astype(compute), k1) + m1)
+        a = activation(squeezed(_convolved(h.astype(compute), k1) + m1))
         a = activation(with_layout_constraint(_multiplied_then_shifted(a, k2) + m2, CHANNELS_LAST))
-        a = activation(_shifted_then_multiplied(a, k3) + m3)
+        a = activation(unsqueezed(_shifted_then_multiplied(a, k3) + m3))
         return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
 
     body = jax.checkpoint(step, policy=_is_activation) if keep else jax.checkpoint(step)
-    start = jnp.pad(jax.vmap(squeeze)(h0), ((0, 0), (0, 0), (0, 0), (0, extra)))
-    h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute), unroll=unroll)
-    return jax.vmap(unsqueeze)(h1[..., :channels])
+    start = jnp.pad(start, ((0, 0), (0, 0), (0, 0), (0, extra)))
+    h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute, wide), unroll=unroll)
+    return last(h1[..., :channels])
+
+
+def _same(x: Images) -> Images:
+    return x
 
 
 def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -80,24 +89,26 @@ def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
     return primitive.name in ("tanh", "logistic", "erf", "max", "exp")
 
 
-def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute: str) -> Step:
-    """The kernels over patches and the maps of all steps."""
+def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute: str, wide: bool) -> Step:
+    """The kernels and the maps of all steps, over patches; of a ``wide`` state's outer layers, over pixels."""
     t = jnp.arange(layers[0][0].shape[0]) / layers[0][0].shape[0]
     prepared = []
     for number, ((kernel, time, bias), move) in enumerate(zip(layers, MOVES, strict=True)):
         met = jnp.asarray(taps(sides[0], sides[1], move), time.dtype)
         of_time = jnp.einsum("hwij,sijo->shwo", met, time, precision="highest")
         image = bias[:, None, None] + t[:, None, None, None] * of_time
-        image = image if move == "down" else jax.vmap(squeeze)(image)
-        wide = _over_patches(kernel[:, ::-1, ::-1] if move == "up" else kernel, _places(move))
+        kernel = kernel[:, ::-1, ::-1] if move == "up" else kernel
+        if not wide or move != "same":
+            kernel = _over_patches(kernel, _places(move))
+            image = image if move == "down" else jax.vmap(squeeze)(image)
         before, after = extra * (number == 0), extra * (number == len(MOVES) - 1)
-        wide = jnp.pad(wide, ((0, 0), (0, 0), (0, 0), (0, before), (0, after)))
+        kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, 0), (0, before), (0, after)))
         image = jnp.pad(image, ((0, 0), (0, 0), (0, 0), (0, after)))
         if move == "down":  # the four offsets side by side, for one product
-            wide = wide.transpose(0, 3, 1, 2, 4).reshape(wide.shape[0], wide.shape[3], -1)
+            kernel = kernel.transpose(0, 3, 1, 2, 4).reshape(kernel.shape[0], kernel.shape[3], -1)
         elif move == "up":
-            wide = wide.reshape(wide.shape[0], -1, wide.shape[-1])
-        prepared.append((wide.astype(compute), image.astype(compute)))
+            kernel = kernel.reshape(kernel.shape[0], -1, kernel.shape[-1])
+        prepared.append((kernel.astype(compute), image.astype(compute)))
         scale = {"same": 1.0, "down": 0.5, "up": 2.0}[move]
         sides = [round(scale * side) for side in sides]
     return tuple(prepared)
@@ -131,7 +142,8 @@ def _spread(kernel: Array, places: np.ndarray, axis: int) -> Array:
 
 
 def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    out = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.optimization_barrier(out)  # or a map would be copied for every image, for cuDNN to add it
 
 
 def _multiplied(x: Patches, matrix: Float[Array, "in out"]) -> Patches:
