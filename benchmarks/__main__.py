@@ -20,6 +20,8 @@ import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,44 +62,64 @@ def ceiling(gpu: bool) -> float:
     return 2 * size**3 / best / 1e12
 
 
-def started(job: Job, gpu: bool, at_once: int, patience: float, torch_python: str) -> tuple[dict[str, Worker], Rows]:
-    """The workers of a job that are ready, and what compiling took each; ``at_once`` of them compile side by side."""
-    workers, rows = {}, {}
+def started(job: Job, gpu: bool, options: argparse.Namespace) -> Iterator[tuple[dict[str, Worker], Rows]]:
+    """The workers of a job, as many as compile side by side: those that are ready, and what compiling took each."""
     with tempfile.TemporaryDirectory() as folder:
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
         np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
         names = ["sdebnn", *(["sdebnn, XLA alone", "sdebnn, float32"] if gpu else []), *PEERS]
-        for some in (names[i : i + at_once] for i in range(0, len(names), at_once)):
+        for some in (names[i : i + options.at_once] for i in range(0, len(names), options.at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
-            new = {who: _worker(who, job, folder, patience, torch_python) for who in some}
-            for who, worker in new.items():
+            workers, rows = {who: _worker(who, job, folder, options) for who in some}, {}
+            for who, worker in list(workers.items()):
                 ready = worker.ready()
                 if isinstance(ready, str):
                     console.print(f"{job.name}: no row for {who}: {ready}", markup=False)
+                    del workers[who]
                 else:
-                    workers[who], rows[who] = worker, ready
-    return workers, rows
+                    rows[who] = ready
+            yield workers, rows
 
 
-def _worker(who: str, job: Job, folder: str, patience: float, torch_python: str) -> Worker:
+def _worker(who: str, job: Job, folder: str, options: argparse.Namespace) -> Worker:
     if who == "torchsde":
-        return Worker(torch_python, "torch_worker.py", folder, patience=patience)
+        return Worker(options.torch_python, "torch_worker.py", folder, patience=options.patience)
     arguments = job.kind, str(job.batch), str(job.draws), who
-    return Worker(sys.executable, "jax_worker.py", *arguments, patience=patience)
+    return Worker(sys.executable, "jax_worker.py", *arguments, patience=options.patience)
 
 
-def measure(job: Job, workers: dict[str, Worker], rows: Rows, turns: int, gpu: bool) -> None:
-    """Fill the rows. Workers take turns; those on a GPU, which is theirs alone, one after the other."""
-    times = {(what, who): [] for what in ("train", "predict") for who in workers}
-    losses = {who: [] for who in workers}
-    for together in [[who] for who in workers] if gpu else [list(workers)]:
+def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
+    """The rows of a job. Workers take turns; those on a GPU, which is theirs alone, one after the other.
+
+    There all that compiled side by side are done with before the next compile: together they may fill its memory.
+    """
+    rows: Rows = {}
+    times, losses = defaultdict(list), defaultdict(list)
+    waiting: dict[str, Worker] = {}
+
+    def ask(some: dict[str, Worker]) -> None:
         try:
-            _ask_in_turn({who: workers[who] for who in together}, turns, times, losses)
+            _ask_in_turn(some, options.turns, times, losses)
         except ChildProcessError as error:
-            console.print(f"{job.name}: no rows for {', '.join(together)}: {error}", markup=False)
-            for who in together:
+            console.print(f"{job.name}: no rows for {', '.join(some)}: {error}", markup=False)
+            for who in some:
                 del rows[who]
+
+    for workers, new in started(job, gpu, options):
+        rows |= new
+        if gpu:
+            for who, worker in workers.items():
+                ask({who: worker})
+        else:
+            waiting |= workers
+    ask(waiting)
+    _fill(job, rows, times, losses)
+    return rows
+
+
+def _fill(job: Job, rows: Rows, times: dict, losses: dict) -> None:
+    """Medians, ratios and mean losses."""
     if not {"sdebnn", "bare lax.scan"} <= rows.keys():
         raise SystemExit(f"{job.name}: without sdebnn and a bare lax.scan there is nothing to compare.")
     arithmetic = gflop(job)
@@ -204,8 +226,7 @@ def main() -> None:
 
     for name in options.jobs:
         if name in jobs:
-            workers, results[name] = started(jobs[name], gpu, options.at_once, options.patience, options.torch_python)
-            measure(jobs[name], workers, results[name], options.turns, gpu)
+            results[name] = measured(jobs[name], gpu, options)
             check(jobs[name], results[name], gpu)
         elif name in FITS:
             results[name] = {"sdebnn": fitted(*FITS[name])}

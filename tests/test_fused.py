@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -185,6 +186,34 @@ def test_importing_it_leaves_mosaic_alone():
 
 
 # ---- the kernel ----
+
+
+def test_a_kernel_compiled_ahead_is_the_programs_own_to_the_byte(monkeypatch):
+    """Or Mosaic would compile both. What a program asks for that is no call of a kernel alone, is not taken apart."""
+    from jax.experimental.pallas import mosaic_gpu  # noqa: F401, so that its lowering is known
+
+    from sdebnn.convolutions.fused import blocks
+
+    def double(x, out):
+        image = jax.lax.axis_index("image")
+        blocks.store(out.at[image], 2 * x[image])
+
+    def lowered(function, *shapes):
+        return jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",))
+
+    begun, x = [], jax.ShapeDtypeStruct((3, 128), jnp.float32)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(blocks, "begin", lambda kernel, shapes: begun.append((kernel, shapes)))
+    run = blocks.launched(double, 1, 3, [x], [], name="double", interpret=False, ahead=True)
+    program = lowered(lambda x: run(x + 1)[0] + 1, x).as_text()
+    ((kernel, shapes),) = begun
+    target, given = blocks._as_bytes(lowered(kernel, *shapes))
+    assert target in program
+    (called,) = re.findall(r'module = "((?:[^"\\]|\\.)*)"', program)
+    (alone,) = re.findall(r'module = "((?:[^"\\]|\\.)*)"', lowered(kernel, *shapes).as_text())
+    assert called == alone
+    assert len(given["module"]) > 1000
+    assert blocks._as_bytes(lowered(lambda x: run(x + 1), x)) is None
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason=f"jax {jax.__version__} has not the kernel's interpreter")

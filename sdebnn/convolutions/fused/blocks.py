@@ -50,24 +50,32 @@ def _compiled_ahead(run: Callable[..., Any], *given: jax.Array) -> Any:
     """
     shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in given]
     traced = jax.jit(run).trace(*shapes)
-    out = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in jax.tree.leaves(traced.out_info)]
     made = _as_bytes(traced.lower(lowering_platforms=("cuda",)))
-    same = partial(jax.ffi.ffi_call("mosaic_gpu_v2", out), **made)
+    if made is None:
+        return run(*given)
+    target, attributes = made
+    out = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in jax.tree.leaves(traced.out_info)]
+    same = partial(jax.ffi.ffi_call(target, out), **attributes)
     Thread(target=begin, args=(same, shapes)).start()
     return same(*given)
 
 
-def _as_bytes(lowered: Any) -> dict[str, Any]:
-    """What Mosaic's call, which is all of a program, has been given beside arrays: bytes, and switches."""
-    (main,) = lowered.compiler_ir().body.operations
-    call, _ = main.regions[0].blocks[0].operations
+def _as_bytes(lowered: Any) -> tuple[str, dict[str, Any]] | None:
+    """Whom a program calls, if that is all it does, and what it gives beside arrays: bytes, and switches."""
+    main, *others = lowered.compiler_ir().body.operations
+    call, *after = main.regions[0].blocks[0].operations
+    if others or len(after) != 1 or "mhlo.backend_config" not in call.attributes:
+        return None
     given = {each.name: each.attr for each in call.attributes["mhlo.backend_config"]}
-    return {name: each.value_bytes if hasattr(each, "value_bytes") else each.value for name, each in given.items()}
+    attributes = {
+        name: each.value_bytes if hasattr(each, "value_bytes") else each.value for name, each in given.items()
+    }
+    return call.attributes["call_target_name"].value, attributes
 
 
 def begin(kernel: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> None:
     """Compile a kernel by itself."""
-    with suppress(jax.errors.JaxRuntimeError):  # the program will meet the same error, and say so
+    with suppress(Exception):  # the program will meet it again, and say so
         jax.jit(kernel).lower(*shapes).compile()
 
 
