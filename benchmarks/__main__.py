@@ -11,6 +11,7 @@ whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws (``fit_w
 wide job, and how cost grows with weights and steps (``growth.py``).
 
     python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--patience 600] [--json FILE]
+                      [--torch-python PYTHON]
 """
 
 import argparse
@@ -76,7 +77,7 @@ def started(job: Job, gpu: bool, options: argparse.Namespace) -> Iterator[tuple[
                 ready = worker.ready()
                 if isinstance(ready, str):
                     console.print(f"{job.name}: no row for {who}: {ready}", markup=False)
-                    del workers[who]
+                    workers.pop(who).close()
                 else:
                     rows[who] = ready
             yield workers, rows
@@ -103,7 +104,8 @@ def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
             _ask_in_turn(some, options.turns, times, losses)
         except ChildProcessError as error:
             console.print(f"{job.name}: no rows for {', '.join(some)}: {error}", markup=False)
-            for who in some:
+            for who, worker in some.items():
+                worker.close()
                 del rows[who]
 
     for workers, new in started(job, gpu, options):
@@ -113,7 +115,8 @@ def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
                 ask({who: worker})
         else:
             waiting |= workers
-    ask(waiting)
+    if not gpu:
+        ask(waiting)
     _fill(job, rows, times, losses)
     return rows
 
@@ -209,7 +212,7 @@ def main() -> None:
     parser.add_argument(
         "--at-once", type=int, default=1, help="workers that compile side by side: then not timed fairly"
     )
-    parser.add_argument("--patience", type=float, default=600, help="seconds after which a row is given up")
+    parser.add_argument("--patience", type=float, default=600, help="seconds that a row may take to compile")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch and torchsde")
     options = parser.parse_args()

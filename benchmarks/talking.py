@@ -6,14 +6,14 @@ compiling took; then "train 5" means five steps at once, timed together.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 from typing import Any
 
 
@@ -35,35 +35,44 @@ class Worker:
         # A pipe that nobody reads would fill up, and hold the worker.
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [python, str(Path(__file__).with_name(script)), *arguments],
+            [python, str(Path(__file__).parent / script), *arguments],
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # several share a GPU
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
-        self.patience = Timer(patience, self.process.kill) if patience else None
-        if self.patience:
-            self.patience.start()
+        self.patience, self.start = patience, time.monotonic()
 
     def ready(self) -> dict[str, Any] | str:
         """What compiling took; or why there is no such worker, in a line."""
-        said = self._heard("ready")
-        if self.patience:
-            self.patience.cancel()
-            if said is None and self.process.wait() == -signal.SIGKILL:
-                return f"it was not ready after {self.patience.interval:.0f} s"
-        return self._last_words() if said is None else said
+        heard = []
+        reader = Thread(target=lambda: heard.append(self._heard("ready")), daemon=True)
+        reader.start()
+        # A second, at least: it may have been ready long ago, while another was waited for.
+        left = None if self.patience is None else max(1.0, self.start + self.patience - time.monotonic())
+        reader.join(left)
+        if reader.is_alive():
+            self.process.kill()
+            return f"it was not ready after {self.patience:.0f} s"
+        return self._last_words() if heard[0] is None else heard[0]
 
     def ask(self, what: str, count: int) -> dict[str, Any]:
         """Milliseconds of each, and losses."""
-        self.process.stdin.write(f"{what} {count}\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{what} {count}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise ChildProcessError(self._last_words()) from None
         said = self._heard("did")
         if said is None:
             raise ChildProcessError(self._last_words())
         return said
 
     def close(self) -> None:
-        self.process.stdin.close()
+        """Let it end, if it has not; it cannot be asked any more."""
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
 
     def _last_words(self) -> str:
         self.process.wait()

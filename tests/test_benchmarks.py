@@ -99,3 +99,26 @@ def test_torchsde_solves_the_same_net(benchmarks, tmp_path, kind):
     quiet = map_blocks(lambda block: eqx.tree_at(lambda b: b.prior, block, OU(sigma=1e-7)), model)
     ours = jax.jit(lambda x: worker.by_hand(worker.bare_scan, quiet, x, jax.random.key(0))[0])(x)
     np.testing.assert_allclose(np.load(tmp_path / "outputs.npy")[0], ours, rtol=1e-4, atol=1e-4)
+
+
+def test_a_worker_is_given_up_if_it_is_not_ready_in_time_and_no_other(benchmarks, tmp_path):
+    """One that was ready while another was waited for still is; one that died says why, whatever killed it."""
+    talking = benchmarks("talking")
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "if sys.argv[1] == 'dead': print('no memory left', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)\n"
+        "if sys.argv[1] == 'slow': time.sleep(60)\n"
+        "print('ready {}', flush=True); sys.stdin.readline(); print('did {}', flush=True)\n"
+    )
+    slow, quick, dead = (
+        talking.Worker(sys.executable, str(script), how, patience=3) for how in ("slow", "quick", "dead")
+    )
+    assert slow.ready() == "it was not ready after 3 s"
+    assert quick.ready() == {}
+    assert quick.ask("train", 1) == {}
+    assert dead.ready() == "no memory left"
+    with pytest.raises(ChildProcessError):
+        slow.ask("train", 1)
+    for worker in (slow, quick, dead):
+        worker.close()

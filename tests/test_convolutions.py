@@ -1,5 +1,6 @@
 import itertools
 import math
+import re
 
 import equinox as eqx
 import jax
@@ -205,6 +206,7 @@ def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(ke
     layers = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers)
     h0 = normal(2, *sides, channels)
     assert over_patches.fits(layers, h0, [layer.move for layer in field.layers])
+    assert (channels >= over_patches.MANY) is (channels == 18)
 
     def plain(layers, h):
         for i in range(steps):
@@ -224,6 +226,35 @@ def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(ke
 
     for mine, theirs in zip(*both(layers, h0), strict=True):
         close(mine, theirs, 1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 18])
+def test_over_patches_bfloat16_is_near_float32_and_maps_are_kept_from_cudnn(channels):
+    """Within 2 % of the largest; every product and convolution is of bfloat16, and each convolution behind a barrier.
+
+    The convolutions of a wide state are of its pixels; otherwise they are of patches.
+    """
+    field = jax.tree.map(
+        lambda leaf: 0.4 * normal(2, *leaf.shape) if eqx.is_array(leaf) else leaf,
+        filled(TimeConv, channels, (4, 6, 4)),
+    )
+    layers, h0 = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers), normal(2, 6, 4, channels)
+
+    def at(compute):
+        how = {"activation": jnp.tanh, "compute": compute, "keep": True, "unroll": 1}
+        return lambda layers, h: over_patches.euler(layers, h, **how)
+
+    full, half = (at(compute)(layers, h0) for compute in ("float32", "bfloat16"))
+    assert 0 < float(jnp.max(jnp.abs(full - half))) < 0.02 * float(jnp.max(jnp.abs(full)))
+    found = str(jax.make_jaxpr(at("bfloat16"))(layers, h0))
+    pixels = "bf16[2,6,4," if channels == 18 else "bf16[2,3,2,"
+    convolutions = re.findall(r"\w+:(\S+) = conv_general_dilated", found)
+    assert len(convolutions) == 2
+    assert all(each.startswith(pixels) for each in convolutions)
+    assert found.count("optimization_barrier") == 2
+    assert found.count("layout_constraint") == (jax.__version_info__ >= (0, 11))
+    products = re.findall(r"\w+:(\S+) = dot_general", found)
+    assert sum(each.startswith("bf16[12,") for each in products) == 2
 
 
 def test_over_patches_refuses_what_it_is_not_for():

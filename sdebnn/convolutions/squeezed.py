@@ -27,10 +27,6 @@ from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueez
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 MANY = 16  # channels of a state, from which on it stays as it is
 EIGHT = 8  # channels at a time, that the matrix units take
-# How images lie in memory. Between two products XLA would have the batch last, for the sum over it that is the map's
-# gradient, and turn images round four times a step.
-CHANNELS_LAST = Layout((0, 1, 2, 3))
-
 Layer = tuple[Float[Array, "step 3 3 _ _"], Float[Array, "step 3 3 _"], Float[Array, "step _"]]
 Images = Float[Array, "example height width channel"]
 Patches = Float[Array, "example _ _ _"]
@@ -63,25 +59,34 @@ def euler(
     """
     steps, wide = layers[0][0].shape[0], h0.shape[-1] >= MANY
     into, out_of = jax.vmap(squeeze), jax.vmap(unsqueeze)
-    first, last, squeezed, unsqueezed = (_same, _same, into, out_of) if wide else (into, out_of, _same, _same)
-    start = first(h0)
+    begin, end, inwards, outwards = (_as_it_is, _as_it_is, into, out_of) if wide else (into, out_of, *[_as_it_is] * 2)
+    start = begin(h0)
     channels, extra = start.shape[-1], -start.shape[-1] % EIGHT
 
     def step(h: Array, now: Step) -> tuple[Array, None]:
         (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now
-        a = activation(squeezed(_convolved(h.astype(compute), k1) + m1))
-        a = activation(with_layout_constraint(_multiplied_then_shifted(a, k2) + m2, CHANNELS_LAST))
-        a = activation(unsqueezed(_shifted_then_multiplied(a, k3) + m3))
+        a = activation(inwards(_convolved(h.astype(compute), k1) + m1))
+        a = activation(_channels_last(_multiplied_then_shifted(a, k2) + m2))
+        a = activation(outwards(_shifted_then_multiplied(a, k3) + m3))
         return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
 
     body = jax.checkpoint(step, policy=_is_activation) if keep else jax.checkpoint(step)
     start = jnp.pad(start, ((0, 0), (0, 0), (0, 0), (0, extra)))
     h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute, wide), unroll=unroll)
-    return last(h1[..., :channels])
+    return end(h1[..., :channels])
 
 
-def _same(x: Images) -> Images:
+def _as_it_is(x: Images) -> Images:
     return x
+
+
+def _channels_last(x: Patches) -> Patches:
+    """Images as they lie in memory. Between two products XLA would have the batch last, for the sum over it that is the
+    map's gradient, and turn images round four times a step.
+
+    Under jax 0.10 a batch shared out among devices would be gathered here.
+    """
+    return with_layout_constraint(x, Layout((0, 1, 2, 3))) if jax.__version_info__ >= (0, 11) else x
 
 
 def _is_activation(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -115,22 +120,22 @@ def _prepared(layers: Sequence[Layer], sides: Sequence[int], extra: int, compute
 
 
 def _places(move: Move) -> np.ndarray:
-    """1 where, along one axis, [offset, parity read, parity written, tap] belong together; offsets ascend."""
+    """Whether, along one axis, [offset, parity read, parity written, tap] belong together; offsets ascend."""
     u, a, e, m = np.ogrid[-1:2, :2, :2, :3]
     if move == "same":
-        return (m == 2 * u + a - e + 1).astype(np.float32)
+        return m == 2 * u + a - e + 1
     u = u[1:]
     if move == "down":
-        return (m == 2 * u + a)[:, :, :1].astype(np.float32)
-    return (m == 2 * (1 - u) + e)[:, :1].astype(np.float32)  # the offset is -u
+        return (m == 2 * u + a)[:, :, :1]
+    return (m == 2 * (1 - u) + e)[:, :1]  # the offset is -u
 
 
 def _over_patches(kernel: Float[Array, "step 3 3 in out"], places: np.ndarray) -> Float[Array, "step _ _ _ _"]:
     offsets, read, written, _ = places.shape
     steps, *_, c, out = kernel.shape
-    wide = _spread(_spread(kernel, places, 1), places, 2)
-    wide = wide.reshape(steps, *2 * (offsets, read, written), c, out).transpose(0, 1, 4, 2, 5, 7, 3, 6, 8)
-    return wide.reshape(steps, offsets, offsets, read**2 * c, written**2 * out)
+    spread = _spread(_spread(kernel, places, 1), places, 2)
+    spread = spread.reshape(steps, *2 * (offsets, read, written), c, out).transpose(0, 1, 4, 2, 5, 7, 3, 6, 8)
+    return spread.reshape(steps, offsets, offsets, read**2 * c, written**2 * out)
 
 
 def _spread(kernel: Array, places: np.ndarray, axis: int) -> Array:
@@ -148,7 +153,7 @@ def _convolved(x: Patches, kernel: Float[Array, "3 3 in out"]) -> Patches:
 
 def _multiplied(x: Patches, matrix: Float[Array, "in out"]) -> Patches:
     """Every patch by one matrix; a product of two axes, as XLA turns images round whose gradient sums over three."""
-    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], -1)
+    return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[-1])
 
 
 def _shifted_then_multiplied(x: Patches, matrix: Float[Array, "in out"]) -> Patches:

@@ -33,8 +33,8 @@ class FixedGrid(eqx.Module):
     ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
-    ``unroll`` steps of the loop over the hidden units, and on a GPU of that over the weights, are compiled as one:
-    faster to run, slower to compile.
+    ``unroll`` steps of the loop over the hidden units are compiled as one, and on a GPU of that over the weights (four,
+    where a drift is narrow): faster to run, slower to compile.
     ``at_once`` examples (all, unless told) go through the depth together: few of them stay in a processor's cache.
     ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
     ``None``: this grid itself.

@@ -21,7 +21,7 @@ from jaxlib.mlir.dialects import llvm
 def launched(
     body: Any, groups: int, images: int, out: Any, scratch: Sequence[Any], *, name: str, interpret: bool, ahead: bool
 ) -> Callable[..., Any]:
-    """A kernel of one block an image, and so many warpgroups a block; compiled ahead, if it will surely be needed."""
+    """A kernel of one block an image, and so many warpgroups a block; on a GPU compiled ``ahead``, if asked."""
     run = plgpu.kernel(
         body,
         out_type=out,
@@ -49,7 +49,7 @@ def _compiled_ahead(run: Callable[..., Any], *given: jax.Array) -> Any:
     Mosaic numbers what it makes. So what the first tracing made is called, here and there.
     """
     shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in given]
-    traced = jax.jit(run).trace(*shapes)
+    traced = jax.jit(run, keep_unused=True).trace(*shapes)
     made = _as_bytes(traced.lower(lowering_platforms=("cuda",)))
     if made is None:
         return run(*given)
@@ -63,8 +63,11 @@ def _compiled_ahead(run: Callable[..., Any], *given: jax.Array) -> Any:
 def _as_bytes(lowered: Any) -> tuple[str, dict[str, Any]] | None:
     """Whom a program calls, if that is all it does, and what it gives beside arrays: bytes, and switches."""
     main, *others = lowered.compiler_ir().body.operations
-    call, *after = main.regions[0].blocks[0].operations
+    block = main.regions[0].blocks[0]
+    call, *after = block.operations
     if others or len(after) != 1 or "mhlo.backend_config" not in call.attributes:
+        return None
+    if list(call.operands) != list(block.arguments) or list(after[0].operands) != list(call.results):
         return None
     given = {each.name: each.attr for each in call.attributes["mhlo.backend_config"]}
     attributes = {
