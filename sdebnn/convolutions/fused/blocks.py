@@ -39,7 +39,8 @@ def launched(
             lowering_semantics=plgpu.LoweringSemantics.Lane,  # which the inline parts are written for
         ),
     )
-    return partial(_compiled_ahead, run) if ahead and jax.default_backend() == "gpu" else run
+    ahead = ahead and not interpret and jax.default_backend() == "gpu"
+    return partial(_compiled_ahead, run) if ahead else run
 
 
 def _compiled_ahead(run: Callable[..., Any], *given: jax.Array) -> Any:
