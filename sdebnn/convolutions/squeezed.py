@@ -27,6 +27,7 @@ from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueez
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 MANY = 16  # channels of a state, from which on it stays as it is
 EIGHT = 8  # channels at a time, that the matrix units take
+
 Layer = tuple[Float[Array, "step 3 3 _ _"], Float[Array, "step 3 3 _"], Float[Array, "step _"]]
 Images = Float[Array, "example height width channel"]
 Patches = Float[Array, "example _ _ _"]
