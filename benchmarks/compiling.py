@@ -1,6 +1,6 @@
 """Where compiling goes: ``fit``'s program of a preset, compiled for an H200 that need not be there.
 
-    python benchmarks/compiling.py paper cifar [--batch 128] [--hlo FILE]
+    python benchmarks/compiling.py paper cifar [--inferred] [--batch 128] [--hlo FILE]
 
 Wants jax's CUDA plugin (``pip install "jax[cuda13]==0.11.2"``) and no GPU: XLA is given the description of one. What it
 would try on the card it does not try, and a compiler on few cores is slower at what it does in threads: seconds here
@@ -47,7 +47,7 @@ class ReachedError(Exception):
     """Raised in place of compiling, with what was to be compiled."""
 
 
-def arguments_of(name: str, kind: str, batch: int) -> Any:
+def arguments_of(name: str, kind: str, batch: int, inferred: bool) -> Any:
     """What ``fit`` hands to its program, for a preset on random images."""
 
     def reached(*given: Any) -> None:
@@ -55,7 +55,7 @@ def arguments_of(name: str, kind: str, batch: int) -> Any:
 
     running.compiled = lambda: reached
     data = fit_worker.data(kind)
-    row = preset(name, data)
+    row = preset(name, data, inferred=inferred)
     how = {**row.training, "epochs": 1, "batch_size": batch, "progress": False}
     try:
         sdebnn.fit(row.net(jax.random.key(0)), row.likelihood, *data.train, key=jax.random.key(1), **how)
@@ -68,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=("paper", "ours"))
     parser.add_argument("data", choices=("mnist", "cifar"))
+    parser.add_argument("--inferred", action="store_true", help="w_0 inferred, not a point")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--hlo", type=Path, help="where to write the compiled program")
     options = parser.parse_args()
@@ -87,7 +88,8 @@ def main() -> None:
         ).compile()
 
     blocks.begin = begin
-    arrays, rest = eqx.partition(arguments_of(options.preset, options.data, options.batch), eqx.is_array)
+    given = arguments_of(options.preset, options.data, options.batch, options.inferred)
+    arrays, rest = eqx.partition(given, eqx.is_array)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), arrays)
 
     def program(arrays: Any) -> Any:

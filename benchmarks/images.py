@@ -41,7 +41,7 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
     y = jax.random.randint(keys[1], (EXAMPLES,), 0, 10)
     pair = (paper_net((28, 28, 1), 10, key=keys[2]), sdebnn.Categorical())
     parameters, rest = eqx.partition(pair, eqx.is_inexact_array)
-    steps = EXAMPLES // BATCH
+    like, steps = jax.eval_shape(lambda: parameters), EXAMPLES // BATCH
     job = Job(
         optax.adam(1e-2), EXAMPLES, BATCH, accumulate=1, draws=1, draws_at_once=None, kl_weight=1.0, kl_warmup=0.0,
         roughness_weight=0.0, ema=0.998, augment=None, max_skipped=10, records=steps,
@@ -50,7 +50,7 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
 
     def call(state) -> Call:
         batches = Batches(x, y, order, state.step + 0)
-        return Call(job, rest, batches, keys[4], state.step + 1, jnp.asarray(1000, jnp.int32))
+        return Call(job, like, rest, batches, keys[4], state.step + 1, jnp.asarray(1000, jnp.int32))
 
     state = start(parameters, job)
     clock = time.perf_counter()

@@ -89,7 +89,7 @@ def by_hand(solve_block: Callable, model: sdebnn.SDEBNN, x: jax.Array, key: jax.
 
 def optimizer(who: str) -> optax.GradientTransformation:
     """Adam; ours as ``fit`` runs it."""
-    return by_stacks(optax.adam(1e-3)) if who.startswith("sdebnn") else optax.adam(1e-3)
+    return by_stacks(lambda _: optax.adam(1e-3)) if who.startswith("sdebnn") else optax.adam(1e-3)
 
 
 def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:

@@ -22,9 +22,11 @@ from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sdebnn.models import SDEBNN, Deterministic
 from sdebnn.nets import our_net, paper_net
 from sdebnn.processes import OU, Normal, Point
-from sdebnn.train.stacks import by_stacks
+from sdebnn.train.stacks import by_row, by_stacks
 
 ROWS_FOR_MOMENTS = 10_000  # of a set that may be larger than memory
+# Of the rate, for what is not standardised (drifts, biases, norms), and for the spread of w_0.
+SHARES = {"drift": 0.1, "scale": 0.1, "shift": 0.1, "bias": 0.1, "log_std": 0.5}
 
 
 class Preset(NamedTuple):
@@ -176,32 +178,33 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
     A tenth of the rate for what is not standardised (drifts, biases, norms), half of it for the spread of w_0.
     """
     warmup = min(200, max(1, steps // 10))
-    return optax.chain(
-        by_stacks(optax.scale_by_adam(b1=0.9, b2=0.99)),
-        optax.clip_by_block_rms(1.0),
-        optax.add_decayed_weights(0.05, mask=partial(_by_name, lambda name: name in ("kernel", "value"))),
-        optax.stateless(lambda updates, _: _by_name(_share, updates, scaled=True)),
-        optax.scale_by_learning_rate(optax.warmup_cosine_decay_schedule(0.0, rate, warmup, max(steps, warmup + 1))),
-    )
+    schedule = optax.warmup_cosine_decay_schedule(0.0, rate, warmup, max(steps, warmup + 1))
+
+    def make(like: PyTree) -> optax.GradientTransformation:
+        decays = by_row(lambda path: 0.05 * (_group(path) in ("kernel", "value")), like)
+        shares = by_row(lambda path: SHARES.get(_group(path), 1.0), like)
+
+        def moved(rows: Array, now: Array, decay: np.ndarray, share: np.ndarray) -> Array:
+            size = jnp.sqrt(jnp.mean(rows**2, axis=1, keepdims=True))
+            return share.astype(rows.dtype) * (rows / jnp.maximum(1.0, size) + decay.astype(rows.dtype) * now)
+
+        return optax.chain(
+            optax.scale_by_adam(b1=0.9, b2=0.99),
+            optax.stateless(lambda updates, now: jax.tree.map(moved, updates, now, decays, shares)),
+            optax.scale_by_learning_rate(schedule),
+        )
+
+    return by_stacks(make)
 
 
 def _constant_adam(rate: float, steps: int) -> optax.GradientTransformation:
-    return by_stacks(optax.adam(rate))
+    return by_stacks(lambda _: optax.adam(rate))
 
 
-def _by_name(rule: Callable[[str], Any], tree: PyTree, *, scaled: bool = False) -> PyTree:
-    """What a rule says of each array by the last name on its path ("drift" for all of one); or the array times it."""
-
-    def one(path: tuple[Any, ...], leaf: Array) -> Any:
-        names = [str(getattr(part, "name", "")) for part in path]
-        said = rule("drift" if "drift" in names else names[-1])
-        return said * leaf if scaled else said
-
-    return jax.tree_util.tree_map_with_path(one, tree)
-
-
-def _share(name: str) -> float:
-    return {"drift": 0.1, "scale": 0.1, "shift": 0.1, "bias": 0.1, "log_std": 0.5}.get(name, 1.0)
+def _group(path: tuple[Any, ...]) -> str:
+    """Of an array in a drift, "drift"; of others the last name on their path."""
+    names = [str(getattr(part, "name", "")) for part in path]
+    return "drift" if "drift" in names else names[-1]
 
 
 def looks_of(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, ...]]]:

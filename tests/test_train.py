@@ -12,7 +12,7 @@ import pytest
 from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
 from sdebnn.data import toy
 from sdebnn.train import graphs, loop
-from sdebnn.train.stacks import SMALL, by_stacks, stacked, unstacked
+from sdebnn.train.stacks import by_row, by_stacks, stacked, unstacked
 
 KEY = jax.random.key(0)
 
@@ -278,21 +278,21 @@ def test_what_xla_is_told_reaches_the_program_that_trains(monkeypatch):
 
 
 def several():
-    """Arrays of the same shape, of another type, large ones, and none."""
+    """Arrays of the same shape, of the same size, of another type, of another size, and none."""
     keys = iter(jax.random.split(KEY, 6))
     small = [jax.random.normal(next(keys), (3, 2)) for _ in range(3)]
     return {
         "a": small[0],
         "b": (small[1], None, small[2].astype(jnp.bfloat16)),
-        "c": jnp.ones(SMALL + 1),
-        "d": 2.0 * small[2],
+        "c": jnp.ones(7),
+        "d": 2.0 * small[2].reshape(6),
     }
 
 
 def test_a_tree_goes_into_stacks_and_comes_out_as_it_was():
     tree = several()
     stacks = stacked(tree, tree)
-    assert sorted(stack.shape for stack in stacks.values()) == [(1, 3, 2), (1, SMALL + 1), (3, 3, 2)]
+    assert sorted(stack.shape for stack in stacks.values()) == [(1, 6), (1, 7), (3, 6)]
     again = unstacked(stacks, tree)
     assert jax.tree.structure(again) == jax.tree.structure(tree)
     for ours, given in zip(*map(jax.tree.leaves, (again, tree)), strict=True):
@@ -304,7 +304,7 @@ def test_an_optimiser_on_stacks_takes_the_same_steps():
     tree = several()
     for optimizer in (optax.adamw(1e-2), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2))):
         ends = []
-        for each in (optimizer, by_stacks(optimizer)):
+        for each in (optimizer, by_stacks(lambda _, one=optimizer: one)):
             now, state = tree, each.init(tree)
             for step in range(3):
                 gradient = jax.tree.map(lambda leaf, step=step: jnp.cos(leaf + step).astype(leaf.dtype), now)
@@ -348,4 +348,12 @@ def test_stacks_go_by_name_whatever_the_order_of_fields():
     a, b = jnp.zeros(2), jnp.ones(2)
     (one,), (other,) = (stacked(tree, tree).values() for tree in (Sums(a, b), Smus(b, a)))
     np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(unstacked({"float32(2,)": other}, Smus(b, a)).a, a)
+    np.testing.assert_array_equal(unstacked({"float32[2]": other}, Smus(b, a)).a, a)
+
+
+def test_a_number_for_every_row_is_that_of_its_array():
+    tree = {"b": jnp.zeros((2, 1)), "a": jnp.zeros(2), "c": jnp.zeros(3)}
+    rows = by_row(lambda path: {"a": 1.0, "b": 2.0, "c": 3.0}[path[0].key], tree)
+    of_rows = jax.tree.map(lambda stack, numbers: stack + numbers, stacked(tree, tree), rows)
+    again = unstacked(of_rows, tree)
+    assert {name: float(jnp.mean(again[name])) for name in again} == {"a": 1.0, "b": 2.0, "c": 3.0}

@@ -48,7 +48,7 @@ def narrow_path(
     """The weights at both ends of every step, and NN_φ at its beginning, for a process that ``is_narrow``."""
     first, *middle, last = process.drift.layers
     activation, prior = process.drift.activation, process.prior
-    dB = lax.optimization_barrier(dB)  # or whatever uses it would draw it again
+    w0, dB = lax.optimization_barrier((w0, dB))  # or whatever uses them would draw them again
     steps = dB.shape[0]
     dt = 1 / steps
     t = jnp.arange(steps, dtype=w0.dtype)[:, None] / steps

@@ -197,12 +197,12 @@ def _optimizer(given: Any, learning_rate: float, steps: int, clip: float | None)
 # One object for the same numbers, so that a second fit finds the first one's program.
 @functools.cache
 def _adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    return by_stacks(optax.adam(optax.cosine_decay_schedule(learning_rate, steps)))
+    return by_stacks(lambda _: optax.adam(optax.cosine_decay_schedule(learning_rate, steps)))
 
 
 @functools.cache
 def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.GradientTransformation:
-    return optax.chain(by_stacks(optax.clip_by_global_norm(norm)), optimizer)
+    return optax.chain(by_stacks(lambda _: optax.clip_by_global_norm(norm)), optimizer)
 
 
 def _fingerprint(x: Any, y: Array) -> str:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sdebnn.train.graphs import compiler_options
 from sdebnn.train.objective import Elbo, as_floats, elbo
-from sdebnn.train.stacks import stacked, unstacked
+from sdebnn.train.stacks import Stacks, stacked, unstacked
 
 KL_FLOOR = 1e-3  # of the KL weight, where its warm-up starts
 
@@ -25,9 +25,9 @@ KL_FLOOR = 1e-3  # of the KL weight, where its warm-up starts
 class TrainState(NamedTuple):
     """All that changes over training. What is not here is named by the key and the step."""
 
-    parameters: PyTree
+    parameters: Stacks
     optimizer: PyTree
-    ema: PyTree  # None, if none is kept
+    ema: Stacks | None  # None, if none is kept
     step: Int[Array, ""]
     skipped: Int[Array, ""]  # steps whose numbers were not finite, in all
     in_a_row: Int[Array, ""]  # and just now
@@ -71,10 +71,10 @@ class Record(NamedTuple):
 @eqx.filter_jit  # one program, instead of one for every shape
 def start(parameters: PyTree, job: Job) -> TrainState:
     """The state before the first step; its arrays are its own, for every call consumes them."""
-    parameters = jax.tree.map(jnp.copy, parameters)
-    ema = None if job.ema is None else jax.tree.map(jnp.copy, parameters)
+    stacks = stacked(parameters, parameters)
+    ema = None if job.ema is None else jax.tree.map(jnp.copy, stacks)
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(parameters, job.optimizer.init(parameters), ema, zero, zero + 0, zero + 0)
+    return TrainState(stacks, job.optimizer.init(parameters), ema, zero, zero + 0, zero + 0)
 
 
 def epoch_keys(key: PRNGKeyArray, epoch: Int[Array, ""] | int) -> Key[Array, "2"]:
@@ -94,6 +94,7 @@ class Call(NamedTuple):
     """The arguments of ``advance`` that it does not consume."""
 
     job: Job
+    like: PyTree  # shapes: the tree that the parameters are, when they are not in stacks
     rest: PyTree  # of the model and the likelihood: all that is not trained
     batches: Batches
     key: PRNGKeyArray
@@ -111,7 +112,7 @@ def compiled() -> Any:
 def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
     """Train from ``state.step`` up to ``stop``, or until too many steps in a row were skipped; one record a step."""
     job, batches = call.job, call.batches
-    begin, like = state.step, jax.eval_shape(lambda: state.parameters)
+    begin = state.step
     steps_an_epoch = job.examples // job.batch_size
 
     def going(carry: tuple[TrainState, Record]) -> Array:
@@ -123,30 +124,22 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
         x, y = (batches.x, batches.y) if rows is None else (batches.x[rows], batches.y[rows])
         epoch, number = state.step // steps_an_epoch, state.step % steps_an_epoch
         key = jax.random.fold_in(epoch_keys(call.key, epoch)[1], number)
-        new, record = _step(call, like, state, x, y, key)
+        new, record = _step(call, state, x, y, key)
         at = state.step - begin
         return new, jax.tree.map(lambda column, value: column.at[at].set(value), records, record)
 
     dtype = jax.tree.leaves(state.parameters)[0].dtype if jax.tree.leaves(state.parameters) else jnp.float32
     column = jnp.zeros(job.records, jnp.promote_types(dtype, jnp.float32))
     records = Record(Elbo(*(column for _ in Elbo._fields)), column, jnp.zeros(job.records, bool))
-    parameters, ema = (None if tree is None else stacked(tree, like) for tree in (state.parameters, state.ema))
-    end, records = lax.while_loop(going, body, (state._replace(parameters=parameters, ema=ema), records))
-    parameters, ema = (None if stacks is None else unstacked(stacks, like) for stacks in (end.parameters, end.ema))
-    return end._replace(parameters=parameters, ema=ema), records
+    return lax.while_loop(going, body, (state, records))
 
 
-def _step(
-    call: Call, like: PyTree, state: TrainState, x: Array, y: Array, key: PRNGKeyArray
-) -> tuple[TrainState, Record]:
-    """One step of the optimiser; if any number is not finite, only the counters move.
-
-    Parameters and averages are stacks here, of a tree that looks ``like`` this.
-    """
-    job, old = call.job, unstacked(state.parameters, like)
-    gradient, terms = _gradient(call, state.step, old, x, y, key)
-    norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in stacked(gradient, like).values()))
-    updates, optimizer = job.optimizer.update(gradient, state.optimizer, old)
+def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[TrainState, Record]:
+    """One step of the optimiser; if any number is not finite, only the counters move."""
+    job, like, old = call.job, call.like, unstacked(state.parameters, call.like)
+    gradient, terms = _gradient(call, state, x, y, key)
+    norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in gradient.values()))
+    updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, old)
     updates = jax.tree.map(lambda update, now: jnp.broadcast_to(update, now.shape), updates, old)  # a number may do
     parameters = optax.apply_updates(state.parameters, stacked(updates, like))
     finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
@@ -162,12 +155,10 @@ def _step(
     return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), Record(terms, norm, ~good)
 
 
-def _gradient(
-    call: Call, step: Int[Array, ""], parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray
-) -> tuple[PyTree, Elbo]:
+def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Stacks, Elbo]:
     """The gradient of the loss, and the terms of the bound; in parts, if accumulated, each with draws of its own."""
-    job = call.job
-    kl_weight = kl_weight_at(job, step, call.total)
+    job, like = call.job, call.like
+    kl_weight = kl_weight_at(job, state.step, call.total)
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
         x = job.augment(x, key=augment_key)
@@ -180,13 +171,15 @@ def _gradient(
         )  # fmt: skip
         return -terms.elbo / job.examples + job.roughness_weight * terms.roughness, terms
 
-    def part(index: Array | int, x: Array, y: Array) -> tuple[PyTree, Elbo]:
-        return jax.grad(loss, has_aux=True)(parameters, x, y, jax.random.fold_in(draw_key, index))
+    def part(index: Array | int, x: Array, y: Array) -> tuple[Stacks, Elbo]:
+        parameters, part_key = unstacked(state.parameters, like), jax.random.fold_in(draw_key, index)
+        gradient, terms = jax.grad(loss, has_aux=True)(parameters, x, y, part_key)
+        return stacked(gradient, like), terms
 
     if job.accumulate == 1:
         return part(0, x, y)
 
-    def add(sums: tuple[PyTree, Elbo], piece: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, Elbo], None]:
+    def add(sums: tuple[Stacks, Elbo], piece: tuple[Array, Array, Array]) -> tuple[tuple[Stacks, Elbo], None]:
         return jax.tree.map(lambda a, b: a + b / job.accumulate, sums, part(*piece)), None
 
     pieces = jax.tree.map(lambda a: a.reshape(job.accumulate, -1, *a.shape[1:]), (x, y))

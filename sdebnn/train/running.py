@@ -22,6 +22,7 @@ from sdebnn.train.monitor import estimator_noise
 from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
 from sdebnn.train.source import Source
+from sdebnn.train.stacks import Stacks, stacked, unstacked
 from sdebnn.train.validation import validation_scores
 
 SECONDS_A_CALL = 5.0  # after which a call returns, so that Ctrl-C is heard; an epoch that is shorter is one call
@@ -57,8 +58,9 @@ class Running:
         display: Display,
     ):
         self.plan, self.rest, self.key, self.source, self.place, self.display = plan, rest, key, source, place, display
+        self.like = jax.eval_shape(lambda: parameters)
         self.state = start(parameters, plan.job)
-        self.best = parameters if plan.validation is not None else None
+        self.best = jax.device_get(parameters) if plan.validation is not None else None
         self.best_value, self.best_step, self.waited = math.inf, 0, 0
         self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
         self.step, self.seconds, self.stopped = 0, 0.0, False
@@ -84,6 +86,8 @@ class Running:
         tree, _ = place.load(steps[-1], self._tree())
         self.best, self.history = tree.pop("best"), tree.pop("history")
         self.key = jax.random.wrap_key_data(tree.pop("key"))
+        for name in ("parameters", "ema"):
+            tree[name] = None if tree[name] is None else stacked(tree[name], self.like)
         self.state = TrainState(**jax.tree.map(jnp.asarray, tree))
         self.step, self.seconds = saved["step"], saved["seconds"]
         self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
@@ -125,7 +129,7 @@ class Running:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return jax.tree.map(jnp.asarray, self.best) if self._which() == "best" else self._now()
+        return jax.tree.map(jnp.asarray, self.best if self._which() == "best" else self._now())
 
     @property
     def gave_up(self) -> bool:
@@ -141,7 +145,7 @@ class Running:
                 self._save(last=False)
             raise
         total = jnp.asarray(self.plan.total, jnp.int32)
-        call = Call(self.plan.job, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
+        call = Call(self.plan.job, self.like, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
         before = self.step
         self.state, record = compiled()(call, self.state)
         self.step = int(self.state.step)  # waits for the device
@@ -190,18 +194,14 @@ class Running:
     def _validate(self) -> dict[str, float]:
         plan = self.plan
         assert plan.validation is not None
+        now = self._now()
         scores = validation_scores(
-            eqx.combine(self._now(), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
+            eqx.combine(jax.tree.map(jnp.asarray, now), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
             draws_at_once=plan.job.draws_at_once,
         )  # fmt: skip
         value = scores.nll if plan.watch == "nll" else -scores.elbo
         if value < self.best_value:
-            self.best, self.best_value, self.best_step, self.waited = (
-                jax.device_get(self._now()),
-                value,
-                self.step,
-                0,
-            )
+            self.best, self.best_value, self.best_step, self.waited = now, value, self.step, 0
         else:
             self.waited += 1
             if plan.patience is not None and self.waited >= plan.patience:
@@ -212,7 +212,8 @@ class Running:
     def _measure_noise(self) -> dict[str, float]:
         job = self.plan.job
         rows = self.source.sample(job.batch_size // job.accumulate)
-        model, likelihood = eqx.combine(self.state.parameters, self.rest)
+        parameters = jax.tree.map(jnp.asarray, self._on_host(self.state.parameters))
+        model, likelihood = eqx.combine(parameters, self.rest)
         weight = float(kl_weight_at(job, self.state.step, jnp.asarray(self.plan.total)))
         noise = estimator_noise(model, likelihood, *rows, key=self.key, kl_weight=weight, examples=job.examples)
         if noise is None:
@@ -227,11 +228,21 @@ class Running:
         return "parameters" if self.state.ema is None else "ema"
 
     def _now(self) -> PyTree:
-        return self.state.parameters if self.state.ema is None else self.state.ema
+        """The parameters as they are now, or their average, as NumPy has them."""
+        return self._on_host(self.state.parameters if self.state.ema is None else self.state.ema)
+
+    def _on_host(self, stacks: Stacks) -> PyTree:
+        """The tree of what is stacked on the device: no program need be compiled to take it apart here."""
+        return unstacked(jax.device_get(stacks), self.like)
 
     def _tree(self) -> PyTree:
+        """What a checkpoint holds, as NumPy has it."""
+        state = jax.device_get(self.state)
+        trees = {"parameters": unstacked(state.parameters, self.like), "ema": state.ema}
+        if state.ema is not None:
+            trees["ema"] = unstacked(state.ema, self.like)
         key = jax.random.key_data(self.key)
-        return {**self.state._asdict(), "best": self.best, "history": self.history, "key": key}
+        return {**state._asdict(), **trees, "best": self.best, "history": self.history, "key": jax.device_get(key)}
 
     def _save(self, last: bool) -> None:
         """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
@@ -243,7 +254,7 @@ class Running:
             "versions": {"jax": jax.__version__, "numpy": np.__version__},
         }  # fmt: skip
         try:
-            self.place.save(self.step, jax.device_get(self._tree()), facts)
+            self.place.save(self.step, self._tree(), facts)
         except OSError as error:
             steps = self.place.steps()
             kept = f"the checkpoint of step {steps[-1]} is whole" if steps else "there is no earlier one"

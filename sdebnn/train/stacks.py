@@ -1,52 +1,69 @@
-"""A tree of arrays, the small ones of one shape as one array: an optimiser moves many of them, and compiles few."""
+"""A tree of arrays, those of one size as the rows of one: an optimiser moves many of them, and compiles few."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
-SMALL = 2**14  # numbers: more of them are not worth copying
-
-Stacks = dict[str, Float[Array, "array ..."]]
+Stacks = dict[str, Float[Array, "array number"]]
 
 
-def _places(like: PyTree) -> list[tuple[str, int]]:
-    """The stack that each array of a tree belongs to, and which array it is, by name: fields may change their order."""
+class Place(NamedTuple):
+    """Of an array in a tree: the stack whose next row it is, its number among the leaves, and its path."""
+
+    stack: str
+    leaf: int
+    path: tuple[Any, ...]
+
+
+def _places(like: PyTree) -> list[Place]:
+    """Rows in the order of the arrays' names: the fields of a module may change theirs."""
     leaves = jax.tree_util.tree_flatten_with_path(like)[0]
-    named = [(jax.tree_util.keystr(path), i, leaf) for i, (path, leaf) in enumerate(leaves)]
-    return [
-        (f"{leaf.dtype.name}{leaf.shape}" if leaf.size <= SMALL else name, i)
-        for name, i, leaf in sorted(named, key=lambda each: each[:2])
-    ]
+    places = [Place(f"{leaf.dtype.name}[{leaf.size}]", i, path) for i, (path, leaf) in enumerate(leaves)]
+    return sorted(places, key=lambda place: jax.tree_util.keystr(place.path))
 
 
 def stacked(tree: PyTree[Array], like: PyTree) -> Stacks:
-    """The arrays of a tree, in the stacks of one that it looks like."""
+    """The arrays of a tree, of JAX's or of NumPy's, in the stacks of one that it looks like."""
     leaves, parts = jax.tree.leaves(tree), {}
-    for stack, i in _places(like):
-        parts.setdefault(stack, []).append(leaves[i])
-    return {stack: jnp.stack(arrays) for stack, arrays in parts.items()}
+    for place in _places(like):
+        parts.setdefault(place.stack, []).append(leaves[place.leaf].ravel())
+    return {stack: (np if isinstance(rows[0], np.ndarray) else jnp).stack(rows) for stack, rows in parts.items()}
 
 
 def unstacked(stacks: Stacks, like: PyTree) -> PyTree[Array]:
     """The tree that looks like another, out of its stacks."""
-    parts = {stack: iter(jnp.unstack(arrays)) for stack, arrays in stacks.items()}
-    leaves: dict[int, Array] = {i: next(parts[stack]) for stack, i in _places(like)}
+    shapes = [leaf.shape for leaf in jax.tree.leaves(like)]
+    parts = {stack: iter(rows if isinstance(rows, np.ndarray) else jnp.unstack(rows)) for stack, rows in stacks.items()}
+    leaves = {place.leaf: next(parts[place.stack]).reshape(shapes[place.leaf]) for place in _places(like)}
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[i] for i in range(len(leaves))])
 
 
-def by_stacks(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimiser to which it makes no difference which array a number belongs to, such as Adam, on stacks."""
+def by_row(rule: Callable[[Any], float], like: PyTree) -> dict[str, Float[np.ndarray, "array 1"]]:
+    """A number for every row of the stacks: what a rule says of the path of its array."""
+    parts: dict[str, list[float]] = {}
+    for place in _places(like):
+        parts.setdefault(place.stack, []).append(rule(place.path))
+    return {stack: np.array(numbers)[:, None] for stack, numbers in parts.items()}
+
+
+def by_stacks(make: Callable[[PyTree], optax.GradientTransformation]) -> optax.GradientTransformation:
+    """An optimiser of stacks, made for a tree that looks like the parameters: what differs by array does so ``by_row``.
+
+    Many need not know: to Adam it makes no difference which array a number belongs to.
+    """
 
     def init(params: PyTree[Array]) -> Any:
-        return optimizer.init(stacked(params, params))
+        return make(params).init(stacked(params, params))
 
     def update(updates: PyTree[Array], state: Any, params: PyTree[Array] | None = None) -> tuple[Any, Any]:
         now = None if params is None else stacked(params, updates)
         new: Any
-        new, state = optimizer.update(stacked(updates, updates), state, now)
+        new, state = make(updates).update(stacked(updates, updates), state, now)
         return unstacked(new, updates), state
 
     return optax.GradientTransformation(init, update)
