@@ -10,8 +10,8 @@ On a GPU: the paper's nets, ours in bfloat16, with and without our kernels, and,
 whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the
 wide job, and how cost grows with weights and steps (``growth.py``).
 
-    python benchmarks [--jobs toy wide] [--turns 15] [--at-once 1] [--patience 600] [--json FILE]
-                      [--torch-python PYTHON]
+    python benchmarks [--jobs toy wide] [--by sdebnn "bare lax.scan"] [--turns 15] [--at-once 1] [--patience 600]
+                      [--json FILE] [--torch-python PYTHON]
 """
 
 import argparse
@@ -36,13 +36,18 @@ from rich.console import Console
 from rich.table import Table
 from talking import Worker
 
+OURS = ("sdebnn", "sdebnn, XLA alone", "sdebnn, float32")  # the first alone, but on a GPU
 PEERS = ("bare lax.scan", "diffrax, as documented", "torchsde")
-# Presets as a user trains them: which, on what, in batches of how many.
+# Presets as a user trains them: which, on what, in batches of how many; with w_0 inferred, or a point.
 FITS = {
-    "fit paper mnist 128": ("paper", "mnist", 128),
-    "fit paper cifar 128": ("paper", "cifar", 128),
-    "fit ours cifar 256": ("ours", "cifar", 256),
-    "fit ours cifar 512": ("ours", "cifar", 512),
+    "fit paper mnist 128": ("paper", "mnist", "128"),
+    "fit paper cifar 128": ("paper", "cifar", "128"),
+    "fit paper cifar 128 inferred": ("paper", "cifar", "128", "inferred"),
+    "fit ours mnist 512": ("ours", "mnist", "512"),
+    "fit ours mnist 512 inferred": ("ours", "mnist", "512", "inferred"),
+    "fit ours cifar 256": ("ours", "cifar", "256"),
+    "fit ours cifar 512": ("ours", "cifar", "512"),
+    "fit ours cifar 512 inferred": ("ours", "cifar", "512", "inferred"),
 }
 Rows = dict[str, dict[str, Any]]
 
@@ -69,7 +74,7 @@ def started(job: Job, gpu: bool, options: argparse.Namespace) -> Iterator[tuple[
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
         np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
-        names = ["sdebnn", *(["sdebnn, XLA alone", "sdebnn, float32"] if gpu else []), *PEERS]
+        names = [who for who in (*OURS[: None if gpu else 1], *PEERS) if who in options.by]
         for some in (names[i : i + options.at_once] for i in range(0, len(names), options.at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
             workers, rows = {who: _worker(who, job, folder, options) for who in some}, {}
@@ -168,13 +173,13 @@ def check(job: Job, rows: Rows, gpu: bool) -> None:
             )
 
 
-def fitted(name: str, kind: str, batch: int) -> dict[str, Any]:
+def fitted(name: str) -> dict[str, Any]:
     """Whole epochs of a preset, and a prediction of 10,000 images with 16 draws."""
-    console.print(f"[dim]fit {name} {kind} {batch}: four epochs[/dim]")
-    worker = Worker(sys.executable, "fit_worker.py", name, kind, str(batch))
+    console.print(f"[dim]{name}: four epochs[/dim]")
+    worker = Worker(sys.executable, "fit_worker.py", *FITS[name])
     ready = worker.ready()
     if isinstance(ready, str):
-        raise SystemExit(f"fit {name} {kind} {batch}: {ready}")
+        raise SystemExit(f"{name}: {ready}")
     worker.close()
     return {**ready, "tflops": ready["gflop"] / ready["train_ms"]}
 
@@ -208,6 +213,7 @@ def main() -> None:
     names = [*jobs, *(FITS if gpu else ["growth"])]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="+", choices=names, default=names, metavar="JOB")
+    parser.add_argument("--by", nargs="+", choices=(*OURS, *PEERS), default=(*OURS, *PEERS), metavar="WHO")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument(
         "--at-once", type=int, default=1, help="workers that compile side by side: then not timed fairly"
@@ -232,7 +238,7 @@ def main() -> None:
             results[name] = measured(jobs[name], gpu, options)
             check(jobs[name], results[name], gpu)
         elif name in FITS:
-            results[name] = {"sdebnn": fitted(*FITS[name])}
+            results[name] = {"sdebnn": fitted(name)}
         else:
             more["growth"] = growth(console)
         for row in results.get(name, {}).values():

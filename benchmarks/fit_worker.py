@@ -1,4 +1,4 @@
-"""A preset as a user trains it, on a GPU: ``python fit_worker.py PRESET KIND BATCH``; one line of JSON.
+"""A preset as a user trains it, on a GPU: ``python fit_worker.py PRESET KIND BATCH [inferred]``; one line of JSON.
 
 ``fit`` on 50,000 (mnist: 60,000) random images, augmentation and all, for four epochs: the fastest after the first, by
 ``fit``'s own clock, and what the first took more, which is compiling. Then ``predict``: 10,000 images, 16 draws.
@@ -35,7 +35,7 @@ def data(kind: str) -> DataSet:
 def main() -> None:
     name, kind, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     random = data(kind)
-    row = preset(name, random)
+    row = preset(name, random, inferred="inferred" in sys.argv[4:])
     model, settings = row.net(jax.random.key(0)), {**row.training, "epochs": 4, "batch_size": batch}
     with tempfile.TemporaryDirectory() as folder:
         how = {**settings, "folder": folder, "progress": False}

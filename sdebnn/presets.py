@@ -184,13 +184,14 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
         decays = by_row(lambda path: 0.05 * (_group(path) in ("kernel", "value")), like)
         shares = by_row(lambda path: SHARES.get(_group(path), 1.0), like)
 
-        def moved(rows: Array, now: Array, decay: np.ndarray, share: np.ndarray) -> Array:
+        def shared(rows: Array, now: Array, decay: np.ndarray, share: np.ndarray) -> Array:
             size = jnp.sqrt(jnp.mean(rows**2, axis=1, keepdims=True))
-            return share.astype(rows.dtype) * (rows / jnp.maximum(1.0, size) + decay.astype(rows.dtype) * now)
+            moved = rows / jnp.maximum(1.0, size) + jnp.asarray(decay, rows.dtype) * now
+            return jnp.asarray(share, rows.dtype) * moved
 
         return optax.chain(
             optax.scale_by_adam(b1=0.9, b2=0.99),
-            optax.stateless(lambda updates, now: jax.tree.map(moved, updates, now, decays, shares)),
+            optax.stateless(lambda updates, now: jax.tree.map(shared, updates, now, decays, shares)),
             optax.scale_by_learning_rate(schedule),
         )
 

@@ -246,7 +246,9 @@ def test_xla_knows_what_it_is_told_about_graphs(on_nvidia):
 
 def test_the_users_word_on_graphs_counts(on_nvidia):
     on_nvidia.setenv("XLA_FLAGS", "--xla_gpu_command_buffer_scheduling_mode=SERIALIZE")
-    assert graphs.compiler_options() is None
+    options = graphs.compiler_options()
+    assert options is not None
+    assert set(graphs.GRAPHS) - set(options) == {"xla_gpu_command_buffer_scheduling_mode"}
 
 
 def test_the_users_word_may_be_in_a_file(on_nvidia):

@@ -26,7 +26,7 @@ from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueez
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 MANY = 16  # channels of a state, from which on it stays as it is
-EIGHT = 8  # channels at a time, that the matrix units take
+CHANNELS = 16  # at a time: the matrix units would take eight, but for 24 cuDNN's first choice of algorithm is poor
 
 Layer = tuple[Float[Array, "step 3 3 _ _"], Float[Array, "step 3 3 _"], Float[Array, "step _"]]
 Images = Float[Array, "example height width channel"]
@@ -62,7 +62,7 @@ def euler(
     into, out_of = jax.vmap(squeeze), jax.vmap(unsqueeze)
     begin, end, inwards, outwards = (_as_it_is, _as_it_is, into, out_of) if wide else (into, out_of, *[_as_it_is] * 2)
     start = begin(h0)
-    channels, extra = start.shape[-1], -start.shape[-1] % EIGHT
+    channels, extra = start.shape[-1], -start.shape[-1] % CHANNELS
 
     def step(h: Array, now: Step) -> tuple[Array, None]:
         (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now

@@ -196,7 +196,7 @@ class Running:
         assert plan.validation is not None
         now = self._now()
         scores = validation_scores(
-            eqx.combine(jax.tree.map(jnp.asarray, now), self.rest), *plan.validation, key=self.key, examples=plan.job.examples,
+            self._with(now), *plan.validation, key=self.key, examples=plan.job.examples,
             draws_at_once=plan.job.draws_at_once,
         )  # fmt: skip
         value = scores.nll if plan.watch == "nll" else -scores.elbo
@@ -212,8 +212,7 @@ class Running:
     def _measure_noise(self) -> dict[str, float]:
         job = self.plan.job
         rows = self.source.sample(job.batch_size // job.accumulate)
-        parameters = jax.tree.map(jnp.asarray, self._on_host(self.state.parameters))
-        model, likelihood = eqx.combine(parameters, self.rest)
+        model, likelihood = self._with(self._on_host(self.state.parameters))
         weight = float(kl_weight_at(job, self.state.step, jnp.asarray(self.plan.total)))
         noise = estimator_noise(model, likelihood, *rows, key=self.key, kl_weight=weight, examples=job.examples)
         if noise is None:
@@ -230,6 +229,10 @@ class Running:
     def _now(self) -> PyTree:
         """The parameters as they are now, or their average, as NumPy has them."""
         return self._on_host(self.state.parameters if self.state.ema is None else self.state.ema)
+
+    def _with(self, parameters: PyTree) -> Any:
+        """The model and the likelihood with parameters as NumPy has them."""
+        return eqx.combine(jax.tree.map(jnp.asarray, parameters), self.rest)
 
     def _on_host(self, stacks: Stacks) -> PyTree:
         """The tree of what is stacked on the device: no program need be compiled to take it apart here."""

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
-Stacks = dict[str, Float[Array, "array number"]]
+Stacks = dict[str, Any]  # of arrays "array number", of JAX's or of NumPy's
 
 
 class Place(NamedTuple):
@@ -27,15 +27,15 @@ def _places(like: PyTree) -> list[Place]:
     return sorted(places, key=lambda place: jax.tree_util.keystr(place.path))
 
 
-def stacked(tree: PyTree[Array], like: PyTree) -> Stacks:
-    """The arrays of a tree, of JAX's or of NumPy's, in the stacks of one that it looks like."""
+def stacked(tree: PyTree, like: PyTree) -> Stacks:
+    """The arrays of a tree, in the stacks of one that it looks like."""
     leaves, parts = jax.tree.leaves(tree), {}
     for place in _places(like):
         parts.setdefault(place.stack, []).append(leaves[place.leaf].ravel())
     return {stack: (np if isinstance(rows[0], np.ndarray) else jnp).stack(rows) for stack, rows in parts.items()}
 
 
-def unstacked(stacks: Stacks, like: PyTree) -> PyTree[Array]:
+def unstacked(stacks: Stacks, like: PyTree) -> PyTree:
     """The tree that looks like another, out of its stacks."""
     shapes = [leaf.shape for leaf in jax.tree.leaves(like)]
     parts = {stack: iter(rows if isinstance(rows, np.ndarray) else jnp.unstack(rows)) for stack, rows in stacks.items()}
