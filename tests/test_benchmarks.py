@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import equinox as eqx
@@ -44,16 +45,41 @@ def test_peers_compute_our_loss_in_distribution(benchmarks):
         assert abs(other - mean) < 4 * math.hypot(error, its_error), who
 
 
-def test_a_peer_with_another_loss_is_refused(benchmarks):
+@pytest.fixture(scope="module")
+def main(benchmarks):
+    """The command itself, as a module."""
     spec = importlib.util.spec_from_file_location("benchmarks_main", FOLDER / "__main__.py")
-    main = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(main)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_peer_with_another_loss_is_refused(benchmarks, main):
     job = benchmarks("jobs").Job("toy", 4, 1)
     rows = {who: {"loss": 100.0, "loss_error": 1.0} for who in ("sdebnn", "bare lax.scan")}
     main.check(job, rows, gpu=False)
     rows["sdebnn"]["loss"] = 106.0
     with pytest.raises(SystemExit, match="not the same work"):
         main.check(job, rows, gpu=False)
+    rows["torchsde"] = rows.pop("bare lax.scan")  # which had no memory left
+    with pytest.raises(SystemExit, match=r"that of torchsde 100\.00 ± 1\.00: not the same work"):
+        main.check(job, rows, gpu=False)
+
+
+def test_a_row_that_is_missing_costs_no_other(benchmarks, main, capsys):
+    """Peers may run out of memory where ours does not: what was measured is kept."""
+    job = benchmarks("jobs").Job("toy", 4, 1)
+    losses = defaultdict(lambda: [(1.0, 3), (1.0, 3)])
+    times = {(what, who): 2 * [ms] for what in ("train", "predict") for who, ms in (("sdebnn", 2.0), ("torchsde", 5.0))}
+    ours = {"sdebnn": {}}
+    main._fill(job, ours, times, losses)
+    assert ours["sdebnn"]["train_ms"] == 2.0
+    main.check(job, ours, gpu=True)
+    assert "no peer has a row" in capsys.readouterr().out
+    peers = {"torchsde": {}}
+    main._fill(job, peers, times, losses)
+    assert peers["torchsde"]["train_ms"] == 5.0
+    assert "train_ratio" not in peers["torchsde"]
 
 
 def test_useful_arithmetic_is_counted(benchmarks):
