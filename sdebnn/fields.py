@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive
-from sdebnn.processes import Depth
+from sdebnn.processes import Depth, normals
 
 
 class TimeMLP(eqx.Module):
@@ -62,7 +62,7 @@ class TimeMLP(eqx.Module):
 def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
     """A linear layer whose standardised weights start as standard normals, and biases at zero."""
     weight_key, unused = jax.random.split(key)
-    weight = gain * jax.random.normal(weight_key, (out_size, in_size)) / math.sqrt(in_size)
+    weight = gain * normals(weight_key, (out_size, in_size)) / math.sqrt(in_size)
     layer = eqx.nn.Linear(in_size, out_size, key=unused)
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
 
@@ -75,7 +75,7 @@ class Readout(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
         check_counts("sizes", (in_size, out_size))
-        self.weight = jax.random.normal(key, (out_size, in_size))
+        self.weight = normals(key, (out_size, in_size))
         self.bias = jnp.zeros(out_size)
 
     @property

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import (
@@ -59,6 +60,18 @@ class OU(eqx.Module):
         return mean, jnp.broadcast_to(self.sigma * jnp.sqrt(variance), mean.shape)
 
 
+def normals(key: PRNGKeyArray, shape: Sequence[int]) -> Float[Array, "..."]:
+    """``jax.random.normal(key, shape)``, for nets to start with, whose every shape would be a program to compile.
+
+    A number depends on its place, not on how many there are: these are the first of a power of four.
+    """
+    if isinstance(key, Tracer):
+        return jax.random.normal(key, shape)
+    size = math.prod(shape)
+    bits = (size - 1).bit_length()
+    return jnp.asarray(np.asarray(jax.random.normal(key, (1 << (bits + bits % 2),)))[:size].reshape(shape))
+
+
 class ConcatSquash(eqx.Module):
     """A linear layer that depth opens, closes and shifts: (W x + b) sigmoid(c t + d) + e t."""
 
@@ -70,9 +83,9 @@ class ConcatSquash(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
         weight, gate = jax.random.split(key)
-        self.weight = jax.random.normal(weight, (out_size, in_size)) / math.sqrt(in_size)
+        self.weight = normals(weight, (out_size, in_size)) / math.sqrt(in_size)
         self.bias = jnp.zeros(out_size)
-        self.gate = jax.random.normal(gate, (out_size,))
+        self.gate = normals(gate, (out_size,))
         self.gate_bias = jnp.zeros(out_size)
         self.shift = jnp.zeros(out_size)
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
 from sdebnn.convolutions import fused, squeezed
 from sdebnn.convolutions.operations import Move, add_to_each, conv, conv_transpose, taps
-from sdebnn.processes import Depth
+from sdebnn.processes import Depth, normals
 
 Images = Float[Array, "*batch height width channel"]
 Outcome = Float[Array, "*batch _ _ out"]
@@ -73,7 +73,7 @@ class TimeConvLayer(eqx.Module):
         check_positive("bias_scale", bias_scale)
         check_key(key)
         fan_in = 9 * (in_channels + time)
-        kernel = gain / math.sqrt(fan_in) * jax.random.normal(key, (3, 3, in_channels + time, out_channels))
+        kernel = gain / math.sqrt(fan_in) * normals(key, (3, 3, in_channels + time, out_channels))
         self.kernel = kernel[:, :, :in_channels]
         self.time = kernel[:, :, -1] if time else None
         self.bias = jnp.zeros(out_channels)
@@ -183,7 +183,7 @@ class Conv(eqx.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1, compute: Compute, key: PRNGKeyArray):
         check_counts("channels", (in_channels, out_channels))
-        self.kernel = jax.random.normal(key, (3, 3, in_channels, out_channels))
+        self.kernel = normals(key, (3, 3, in_channels, out_channels))
         self.stride, self.compute = stride, compute
 
     @property

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.integrate import FixedGrid
 from sdebnn.models import SDEBNN, Deterministic
-from sdebnn.processes import OU, Point
+from sdebnn.processes import OU, Point, normals
 
 STATE = (32, 64)  # numbers in the hidden state: at least, and at most
 ZEROS = 8  # of which are no column of the table, at least, or columns are mixed
@@ -28,9 +28,9 @@ class Encoder(eqx.Module):
     def __init__(self, features: int, bins: int, *, key: PRNGKeyArray):
         least, most = STATE
         state = min(most, max(least, features + ZEROS))
-        self.features, self.bins, self.columns = features, jax.random.normal(key, (state, features * bins)), None
+        self.features, self.bins, self.columns = features, normals(key, (state, features * bins)), None
         if features + ZEROS > state:
-            self.columns = jax.random.normal(jax.random.fold_in(key, 1), (state, features))
+            self.columns = normals(jax.random.fold_in(key, 1), (state, features))
 
     @property
     def state(self) -> int:
