@@ -74,7 +74,7 @@ def started(job: Job, gpu: bool, options: argparse.Namespace) -> Iterator[tuple[
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
         np.savez(Path(folder, "arrays.npz"), **{name: np.asarray(value) for name, value in arrays.items()})
-        names = [who for who in (*OURS[: None if gpu else 1], *PEERS) if who in options.by]
+        names = [who for who in (*OURS, *PEERS) if who in options.by]
         for some in (names[i : i + options.at_once] for i in range(0, len(names), options.at_once)):
             console.print(f"[dim]{job.name}: {'; '.join(some)}: compiling[/dim]")
             workers, rows = {who: _worker(who, job, folder, options) for who in some}, {}
@@ -105,13 +105,9 @@ def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
     waiting: dict[str, Worker] = {}
 
     def ask(some: dict[str, Worker]) -> None:
-        try:
-            _ask_in_turn(some, options.turns, times, losses)
-        except ChildProcessError as error:
-            console.print(f"{job.name}: no rows for {', '.join(some)}: {error}", markup=False)
-            for who, worker in some.items():
-                worker.close()
-                del rows[who]
+        for who, why in _ask_in_turn(some, options.turns, times, losses).items():
+            console.print(f"{job.name}: no row for {who}: {why}", markup=False)
+            del rows[who]
 
     for workers, new in started(job, gpu, options):
         rows |= new
@@ -141,14 +137,20 @@ def _fill(job: Job, rows: Rows, times: dict, losses: dict) -> None:
         row["loss_error"] = math.sqrt(spread / counts.sum())
 
 
-def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: dict) -> None:
-    """Each for about a quarter of a second, ``turns`` times; then they may go."""
-    counts = {}
+def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: dict) -> dict[str, str]:
+    """Each for about a quarter of a second, ``turns`` times; then they may go. Why those died that did."""
+    counts, dead = {}, {}
     for turn in range(turns + 2):  # the first two warm up, and say how many steps a turn takes
         for what in ("train", "predict"):
             for who, worker in workers.items():
+                if who in dead:
+                    continue
                 count = counts.get((what, who), 1)
-                said = worker.ask(what, count)
+                try:
+                    said = worker.ask(what, count)
+                except ChildProcessError as error:
+                    dead[who] = str(error)
+                    continue
                 losses[who] += [(loss, count / len(said["losses"])) for loss in said["losses"]]
                 if turn == 1:
                     counts[what, who] = max(1, min(200, round(250 / said["ms"])))
@@ -156,6 +158,7 @@ def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: di
                     times[what, who].append(said["ms"])
     for worker in workers.values():
         worker.close()
+    return dead
 
 
 def check(job: Job, rows: Rows, gpu: bool) -> None:
@@ -215,7 +218,8 @@ def main() -> None:
     names = [*jobs, *(FITS if gpu else ["growth"])]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="+", choices=names, default=names, metavar="JOB")
-    parser.add_argument("--by", nargs="+", choices=(*OURS, *PEERS), default=(*OURS, *PEERS), metavar="WHO")
+    everyone = (*OURS[: None if gpu else 1], *PEERS)
+    parser.add_argument("--by", nargs="+", choices=everyone, default=everyone, metavar="WHO")
     parser.add_argument("--turns", type=int, default=15)
     side_by_side = "workers that compile side by side: that is then not timed fairly, and takes the memory of all"
     parser.add_argument("--at-once", type=int, default=1, help=side_by_side)
@@ -238,9 +242,9 @@ def main() -> None:
         if name in jobs:
             results[name] = measured(jobs[name], gpu, options)
             check(jobs[name], results[name], gpu)
-        elif name in FITS:
+        elif name in FITS and "sdebnn" in options.by:
             results[name] = {"sdebnn": fitted(name)}
-        else:
+        elif name == "growth":
             more["growth"] = growth(console)
         for row in results.get(name, {}).values():
             row["share"] = row["tflops"] / top

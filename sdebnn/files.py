@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from safetensors import SafetensorError
-from safetensors.numpy import load as parse
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialise
 
 PART = ".part"  # what a file is called until it is whole
+TYPES = {"BOOL": np.bool_, "BF16": jnp.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64} | {
+    f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)
+}
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -139,6 +142,11 @@ def load_one(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, An
     if words.pop("kind") != kind:
         raise ValueError(f"{path} is no {kind}: save it anew.")
     return arrays, words
+
+
+def parse(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file; of bfloat16, too, which the package's own function for NumPy does not know."""
+    return {name: np.frombuffer(a["data"], TYPES[a["dtype"]]).reshape(a["shape"]) for name, a in deserialize(data)}
 
 
 def named(tree: PyTree) -> dict[str, Any]:

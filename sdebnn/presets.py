@@ -185,7 +185,7 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
         shares = by_row(lambda path: SHARES.get(_group(path), 1.0), like)
 
         def shared(rows: Array, now: Array, decay: np.ndarray, share: np.ndarray) -> Array:
-            size = jnp.sqrt(jnp.mean(rows**2, axis=1, keepdims=True))
+            size = jnp.sqrt(jnp.mean(rows**2, axis=tuple(range(1, rows.ndim)), keepdims=True))
             moved = rows / jnp.maximum(1.0, size) + jnp.asarray(decay, rows.dtype) * now
             return jnp.asarray(share, rows.dtype) * moved
 

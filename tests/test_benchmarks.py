@@ -82,6 +82,29 @@ def test_a_row_that_is_missing_costs_no_other(benchmarks, main, capsys):
     assert "train_ratio" not in peers["torchsde"]
 
 
+class Peer:
+    """A worker that answers twice, or for ever."""
+
+    def __init__(self, lives):
+        self.lives, self.closed = lives, False
+
+    def ask(self, what, count):
+        self.lives -= 1
+        if self.lives < 0:
+            raise ChildProcessError("out of memory")
+        return {"ms": 250.0, "losses": [1.0]}
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_peer_that_dies_in_its_turn_costs_no_other(main):
+    workers, times, losses = {"quick": Peer(99), "mortal": Peer(2)}, defaultdict(list), defaultdict(list)
+    assert main._ask_in_turn(workers, 3, times, losses) == {"mortal": "out of memory"}
+    assert times["train", "quick"] == times["predict", "quick"] == 3 * [250.0]
+    assert all(worker.closed for worker in workers.values())
+
+
 def test_useful_arithmetic_is_counted(benchmarks):
     """By hand: two operations a weight of a product and example, three passes, all steps and draws."""
     jobs = benchmarks("jobs")

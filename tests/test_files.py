@@ -6,6 +6,7 @@ import struct
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import victim
@@ -34,6 +35,10 @@ FOREIGN = {
 def test_a_tree_comes_back_bit_for_bit_with_its_facts(tmp_path):
     key = jax.random.key_data(jax.random.key(5))
     tree = {**TREE, "key": np.asarray(key), "bits": np.array([np.nan, -0.0, np.inf], np.float32)}
+    tree |= {
+        name: np.ones((2, 3), name) for name in ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64")
+    }
+    tree["bfloat16"] = np.full(3, 1 / 3, jnp.bfloat16)
     save_tree(tmp_path / "x", tree, KIND, {"step": 3, "words": "ünï"})
     back, facts = load_tree(tmp_path / "x", tree, KIND)
     assert facts["step"] == 3
@@ -41,6 +46,7 @@ def test_a_tree_comes_back_bit_for_bit_with_its_facts(tmp_path):
     for one, two in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
         assert np.asarray(one).tobytes() == two.tobytes()
         assert np.shape(one) == two.shape
+        assert np.asarray(one).dtype == two.dtype
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

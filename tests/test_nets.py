@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sdebnn import (
@@ -24,6 +25,7 @@ from sdebnn import (
 from sdebnn.data import DataSet, Part
 from sdebnn.models import blocks
 from sdebnn.presets import grouped_adam, preset
+from sdebnn.train import stacks
 
 KEY = jax.random.key(0)
 IMAGES = jax.random.randint(KEY, (3, 8, 8, 1), 0, 256, jnp.int32)
@@ -200,6 +202,45 @@ def test_our_optimiser_moves_each_kind_of_array_at_its_own_rate():
     assert rates["bias"] == pytest.approx(0.1 * rates["value"], rel=1e-5)
     assert rates["log_std"] == pytest.approx(0.5 * rates["value"], rel=1e-5)
     assert 0.9e-2 < rates["value"] <= 1e-2
+
+
+def by_optax(rate, steps):
+    """The same optimiser, array by array, of Optax's own parts."""
+
+    def by_name(rule, tree):
+        def one(path, leaf):
+            names = [getattr(part, "name", "") for part in path]
+            return rule("drift" if "drift" in names else names[-1], leaf)
+
+        return jax.tree_util.tree_map_with_path(one, tree)
+
+    shares = {"drift": 0.1, "scale": 0.1, "shift": 0.1, "bias": 0.1, "log_std": 0.5}
+    return optax.chain(
+        optax.scale_by_adam(b1=0.9, b2=0.99),
+        optax.clip_by_block_rms(1.0),
+        optax.add_decayed_weights(0.05, mask=lambda tree: by_name(lambda name, _: name in ("kernel", "value"), tree)),
+        optax.stateless(lambda tree, _: by_name(lambda name, leaf: shares.get(name, 1.0) * leaf, tree)),
+        optax.scale_by_learning_rate(optax.warmup_cosine_decay_schedule(0.0, rate, steps // 10, steps)),
+    )
+
+
+@pytest.mark.parametrize("large", [stacks.LARGE, 64])
+def test_our_optimiser_is_that_of_optax_array_by_array(monkeypatch, large):
+    """Small arrays and large ones; gradients that grow, so that some moves are bounded."""
+    monkeypatch.setattr(stacks, "LARGE", large)
+    net = our_net((8, 8, 1), 3, channels=(4,), drift=(1, 4, 1), inferred=(1,), compute="float32", key=KEY)
+    start = eqx.filter(net, eqx.is_inexact_array)
+    ends = []
+    for optimizer in (grouped_adam(1e-2, 20), by_optax(1e-2, 20)):
+        now, state = start, optimizer.init(start)
+        update = jax.jit(optimizer.update)
+        for step in range(4):
+            gradient = jax.tree.map(lambda leaf, step=step: 10.0**step * jnp.sin(3 * leaf + step), now)
+            updates, state = update(gradient, state, now)
+            now = optax.apply_updates(now, updates)
+        ends.append(now)
+    for ours, theirs in zip(*map(jax.tree.leaves, ends), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 def named(tree):

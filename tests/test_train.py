@@ -1,4 +1,7 @@
 import logging
+import os
+import subprocess
+import sys
 import warnings
 
 import equinox as eqx
@@ -11,7 +14,7 @@ import pytest
 
 from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
 from sdebnn.data import toy
-from sdebnn.train import graphs, loop
+from sdebnn.train import graphs, loop, stacks
 from sdebnn.train.stacks import by_row, by_stacks, stacked, unstacked
 
 KEY = jax.random.key(0)
@@ -293,9 +296,9 @@ def several():
 
 def test_a_tree_goes_into_stacks_and_comes_out_as_it_was():
     tree = several()
-    stacks = stacked(tree, tree)
-    assert sorted(stack.shape for stack in stacks.values()) == [(1, 6), (1, 7), (3, 6)]
-    again = unstacked(stacks, tree)
+    found = stacked(tree, tree)
+    assert sorted(stack.shape for stack in found.values()) == [(1, 6), (1, 7), (3, 6)]
+    again = unstacked(found, tree)
     assert jax.tree.structure(again) == jax.tree.structure(tree)
     for ours, given in zip(*map(jax.tree.leaves, (again, tree)), strict=True):
         assert ours.dtype == given.dtype
@@ -351,6 +354,40 @@ def test_stacks_go_by_name_whatever_the_order_of_fields():
     (one,), (other,) = (stacked(tree, tree).values() for tree in (Sums(a, b), Smus(b, a)))
     np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(unstacked({"float32[2]": other}, Smus(b, a)).a, a)
+
+
+def test_a_large_array_is_a_stack_by_itself_in_its_own_shape(monkeypatch):
+    monkeypatch.setattr(stacks, "LARGE", 6)
+    tree = {"a": jnp.ones((3, 2)), "b": jnp.zeros((3, 2)), "c": jnp.ones(5), "d": jnp.zeros(5)}
+    shapes = sorted(stack.shape for stack in stacked(tree, tree).values())
+    assert shapes == [(1, 3, 2), (1, 3, 2), (2, 5)]
+    for of in (stacked(tree, tree), jax.device_get(stacked(tree, tree))):
+        for ours, given in zip(*map(jax.tree.leaves, (unstacked(of, tree), tree)), strict=True):
+            np.testing.assert_array_equal(ours, given)
+
+
+def test_the_history_of_a_float64_model_is_float64_whatever_else_it_holds():
+    with jax.enable_x64(True):
+        a, b = jnp.zeros(2, jnp.float32), jnp.full(2, 1 / 3, jnp.float64)
+        x = jnp.linspace(-1, 1, 8)[:, None]
+        found = fit(Deterministic(Sums(a, b)), Gaussian(1.0), x, x, key=KEY, epochs=1, progress=False)
+        expected = Gaussian(1.0).log_prob(2 * x[None], x).sum()  # x (0 + 3 · 2/3)
+    np.testing.assert_allclose(found.history["elbo"][0], expected, rtol=1e-12)
+
+
+def test_what_is_trained_stays_where_it_was():
+    """On the second device, of two."""
+    program = (
+        "import jax, jax.numpy as jnp, sdebnn\n"
+        "there = jax.devices()[1]\n"
+        "def moved(tree): return jax.tree.map(lambda a: jax.device_put(a, there) if hasattr(a, 'devices') else a, tree)\n"
+        "net, x = moved((sdebnn.SDEBNN.mlp(1, 1, widths=(2,), key=jax.random.key(0)), jnp.zeros((4, 1))))\n"
+        "found = sdebnn.fit(net, sdebnn.Gaussian(0.1), x, x, key=jax.random.key(1), epochs=1, progress=False)\n"
+        "where = {d for leaf in jax.tree.leaves(found.model) if isinstance(leaf, jax.Array) for d in leaf.devices()}\n"
+        "assert where == {there}, where\n"
+    )
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flags}, check=True)
 
 
 def test_a_number_for_every_row_is_that_of_its_array():

@@ -71,6 +71,7 @@ class Record(NamedTuple):
 @eqx.filter_jit  # one program, instead of one for every shape
 def start(parameters: PyTree, job: Job) -> TrainState:
     """The state before the first step; its arrays are its own, for every call consumes them."""
+    parameters = jax.tree.map(jnp.copy, parameters)
     stacks = stacked(parameters, parameters)
     ema = None if job.ema is None else jax.tree.map(jnp.copy, stacks)
     zero = jnp.zeros((), jnp.int32)
@@ -128,19 +129,19 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
         at = state.step - begin
         return new, jax.tree.map(lambda column, value: column.at[at].set(value), records, record)
 
-    dtype = jax.tree.leaves(state.parameters)[0].dtype if jax.tree.leaves(state.parameters) else jnp.float32
-    column = jnp.zeros(job.records, jnp.promote_types(dtype, jnp.float32))
+    types = [jnp.finfo(stack.dtype).dtype for stack in state.parameters.values()]  # of a complex number, its parts'
+    column = jnp.zeros(job.records, jnp.result_type(jnp.float32, *types))
     records = Record(Elbo(*(column for _ in Elbo._fields)), column, jnp.zeros(job.records, bool))
     return lax.while_loop(going, body, (state, records))
 
 
 def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[TrainState, Record]:
     """One step of the optimiser; if any number is not finite, only the counters move."""
-    job, like, old = call.job, call.like, unstacked(state.parameters, call.like)
+    job, like, now = call.job, call.like, unstacked(state.parameters, call.like)
     gradient, terms = _gradient(call, state, x, y, key)
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in gradient.values()))
-    updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, old)
-    updates = jax.tree.map(lambda update, now: jnp.broadcast_to(update, now.shape), updates, old)  # a number may do
+    updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, now)
+    updates = jax.tree.map(lambda update, leaf: jnp.broadcast_to(update, leaf.shape), updates, now)  # a number may do
     parameters = optax.apply_updates(state.parameters, stacked(updates, like))
     finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))

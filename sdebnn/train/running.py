@@ -58,7 +58,8 @@ class Running:
         display: Display,
     ):
         self.plan, self.rest, self.key, self.source, self.place, self.display = plan, rest, key, source, place, display
-        self.like = jax.eval_shape(lambda: parameters)
+        self.like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parameters)
+        self.devices = jax.tree.map(lambda leaf: leaf.sharding if leaf.committed else None, parameters)
         self.state = start(parameters, plan.job)
         self.best = jax.device_get(parameters) if plan.validation is not None else None
         self.best_value, self.best_step, self.waited = math.inf, 0, 0
@@ -129,7 +130,7 @@ class Running:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return jax.tree.map(jnp.asarray, self.best if self._which() == "best" else self._now())
+        return self._placed(self.best if self._which() == "best" else self._now())
 
     @property
     def gave_up(self) -> bool:
@@ -230,9 +231,13 @@ class Running:
         """The parameters as they are now, or their average, as NumPy has them."""
         return self._on_host(self.state.parameters if self.state.ema is None else self.state.ema)
 
+    def _placed(self, parameters: PyTree) -> PyTree:
+        """Parameters as NumPy has them, on the devices that they were on at first."""
+        return jax.tree.map(jax.device_put, parameters, self.devices)
+
     def _with(self, parameters: PyTree) -> Any:
         """The model and the likelihood with parameters as NumPy has them."""
-        return eqx.combine(jax.tree.map(jnp.asarray, parameters), self.rest)
+        return eqx.combine(self._placed(parameters), self.rest)
 
     def _on_host(self, stacks: Stacks) -> PyTree:
         """The tree of what is stacked on the device: no program need be compiled to take it apart here."""

@@ -1,4 +1,7 @@
-"""A tree of arrays, those of one size as the rows of one: an optimiser moves many of them, and compiles few."""
+"""A tree of arrays, those of one size as the rows of one: an optimiser moves many of them, and compiles few.
+
+A large array is a stack by itself, in its own shape: it would have to be copied.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,13 +12,16 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
-Stacks = dict[str, Any]  # of arrays "array number", of JAX's or of NumPy's
+LARGE = 2**21  # numbers
+
+Stacks = dict[str, Any]  # of arrays "array number", of JAX's or of NumPy's; "1 ..." of a large array
 
 
 class Place(NamedTuple):
-    """Of an array in a tree: the stack whose next row it is, its number among the leaves, and its path."""
+    """Of an array in a tree: the stack whose next row it is, or which it is alone; its number as a leaf; its path."""
 
     stack: str
+    alone: bool
     leaf: int
     path: tuple[Any, ...]
 
@@ -23,7 +29,10 @@ class Place(NamedTuple):
 def _places(like: PyTree) -> list[Place]:
     """Rows in the order of the arrays' names: the fields of a module may change theirs."""
     leaves = jax.tree_util.tree_flatten_with_path(like)[0]
-    places = [Place(f"{leaf.dtype.name}[{leaf.size}]", i, path) for i, (path, leaf) in enumerate(leaves)]
+    places = []
+    for i, (path, leaf) in enumerate(leaves):
+        alone = leaf.size >= LARGE
+        places.append(Place(jax.tree_util.keystr(path) if alone else f"{leaf.dtype.name}[{leaf.size}]", alone, i, path))
     return sorted(places, key=lambda place: jax.tree_util.keystr(place.path))
 
 
@@ -31,7 +40,8 @@ def stacked(tree: PyTree, like: PyTree) -> Stacks:
     """The arrays of a tree, in the stacks of one that it looks like."""
     leaves, parts = jax.tree.leaves(tree), {}
     for place in _places(like):
-        parts.setdefault(place.stack, []).append(leaves[place.leaf].ravel())
+        leaf = leaves[place.leaf]
+        parts.setdefault(place.stack, []).append(leaf if place.alone else leaf.ravel())
     return {stack: (np if isinstance(rows[0], np.ndarray) else jnp).stack(rows) for stack, rows in parts.items()}
 
 
@@ -44,7 +54,7 @@ def unstacked(stacks: Stacks, like: PyTree) -> PyTree:
 
 
 def by_row(rule: Callable[[Any], float], like: PyTree) -> dict[str, Float[np.ndarray, "array 1"]]:
-    """A number for every row of the stacks: what a rule says of the path of its array."""
+    """A number for every array in the stacks, to multiply them with: what a rule says of its path."""
     parts: dict[str, list[float]] = {}
     for place in _places(like):
         parts.setdefault(place.stack, []).append(rule(place.path))
