@@ -380,8 +380,8 @@ def test_what_is_trained_stays_where_it_was():
     program = (
         "import jax, jax.numpy as jnp, sdebnn\n"
         "there = jax.devices()[1]\n"
-        "def moved(tree): return jax.tree.map(lambda a: jax.device_put(a, there) if hasattr(a, 'devices') else a, tree)\n"
-        "net, x = moved((sdebnn.SDEBNN.mlp(1, 1, widths=(2,), key=jax.random.key(0)), jnp.zeros((4, 1))))\n"
+        "def put(leaf): return jax.device_put(leaf, there) if hasattr(leaf, 'devices') else leaf\n"
+        "net, x = jax.tree.map(put, (sdebnn.SDEBNN.mlp(1, 1, widths=(2,), key=jax.random.key(0)), jnp.zeros((4, 1))))\n"
         "found = sdebnn.fit(net, sdebnn.Gaussian(0.1), x, x, key=jax.random.key(1), epochs=1, progress=False)\n"
         "where = {d for leaf in jax.tree.leaves(found.model) if isinstance(leaf, jax.Array) for d in leaf.devices()}\n"
         "assert where == {there}, where\n"
