@@ -96,7 +96,7 @@ def main() -> None:
         return eqx.filter(loop.advance(*eqx.combine(arrays, rest)), eqx.is_array)
 
     # Without a card XLA has no list of algorithms to take the first of.
-    told = {name: value for name, value in graphs.GRAPHS.items() if name != "xla_gpu_exclude_nondeterministic_ops"}
+    told = {name: value for name, value in graphs.OPTIONS.items() if name != "xla_gpu_exclude_nondeterministic_ops"}
     how = {"in_shardings": there, "out_shardings": there, "compiler_options": told}
     clock = time.perf_counter()
     lowered = jax.jit(program, **how).trace(shapes).lower(lowering_platforms=("cuda",))

@@ -2,7 +2,7 @@
 
 WHO is "sdebnn", "sdebnn, XLA alone" (without our kernels) and "sdebnn, float32" (where these are bfloat16), "bare
 lax.scan" or "diffrax, as documented". All train the same net with Adam, and predict with it; they differ in how a block
-is solved, and ours are compiled, and run Adam (small arrays of one shape as one), as ``fit`` does.
+is solved, and ours are compiled, and run Adam (arrays of one size as one), as ``fit`` does.
 "train N" and "predict N" answer with milliseconds a step, or a prediction, and with the losses of the steps.
 """
 

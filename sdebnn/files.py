@@ -22,8 +22,14 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialise
 
 PART = ".part"  # what a file is called until it is whole
-TYPES = {"BOOL": np.bool_, "BF16": jnp.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64} | {
-    f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)
+TYPES = {
+    "BOOL": np.bool_,
+    "BF16": jnp.bfloat16,
+    "F16": np.float16,
+    "F32": np.float32,
+    "F64": np.float64,
+    **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
+    "C64": np.complex64,
 }
 
 

@@ -36,7 +36,8 @@ def test_a_tree_comes_back_bit_for_bit_with_its_facts(tmp_path):
     key = jax.random.key_data(jax.random.key(5))
     tree = {**TREE, "key": np.asarray(key), "bits": np.array([np.nan, -0.0, np.inf], np.float32)}
     tree |= {
-        name: np.ones((2, 3), name) for name in ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64")
+        name: np.ones((2, 3), name)
+        for name in ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64", "complex64")
     }
     tree["bfloat16"] = np.full(3, 1 / 3, jnp.bfloat16)
     save_tree(tmp_path / "x", tree, KIND, {"step": 3, "words": "ünï"})

@@ -10,7 +10,7 @@ from functools import cache
 
 import jax
 
-GRAPHS: dict[str, str | bool] = {
+OPTIONS: dict[str, str | bool] = {
     "xla_gpu_enable_command_buffer": (
         "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONVOLUTION,WHILE,CONDITIONAL,DYNAMIC_SLICE_FUSION"
     ),
@@ -36,7 +36,7 @@ def compiler_options() -> dict[str, str | bool] | None:
     in_a_file = told != "" and not told.startswith("-")  # of that name: what it says is not known
     if in_a_file or jax.default_backend() != "gpu" or not _is_nvidia():
         return None
-    options = {name: value for name, value in GRAPHS.items() if name not in told}
+    options = {name: value for name, value in OPTIONS.items() if name not in told}
     return options if options and _accepted(options) else None
 
 

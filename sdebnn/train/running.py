@@ -239,18 +239,15 @@ class Running:
         """The model and the likelihood with parameters as NumPy has them."""
         return eqx.combine(self._placed(parameters), self.rest)
 
-    def _on_host(self, stacks: Stacks) -> PyTree:
+    def _on_host(self, stacks: Stacks | None) -> PyTree:
         """The tree of what is stacked on the device: no program need be compiled to take it apart here."""
-        return unstacked(jax.device_get(stacks), self.like)
+        return None if stacks is None else unstacked(jax.device_get(stacks), self.like)
 
     def _tree(self) -> PyTree:
         """What a checkpoint holds, as NumPy has it."""
-        state = jax.device_get(self.state)
-        trees = {"parameters": unstacked(state.parameters, self.like), "ema": state.ema}
-        if state.ema is not None:
-            trees["ema"] = unstacked(state.ema, self.like)
-        key = jax.random.key_data(self.key)
-        return {**state._asdict(), **trees, "best": self.best, "history": self.history, "key": jax.device_get(key)}
+        state, key = jax.device_get((self.state, jax.random.key_data(self.key)))
+        trees = {"parameters": self._on_host(state.parameters), "ema": self._on_host(state.ema)}
+        return {**state._asdict(), **trees, "best": self.best, "history": self.history, "key": key}
 
     def _save(self, last: bool) -> None:
         """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
