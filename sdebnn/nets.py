@@ -134,7 +134,7 @@ def our_net(
     stem = [
         _pixels(shape, mean, std, zeros),
         Conv(in_channels + zeros, channels[0], stride=stem_stride, compute=compute, key=first),
-        *_norm(channels[0]),
+        _norm(channels[0]),
         Conv(channels[0], channels[0], compute=compute, key=second),
     ]
     layers: list[Any] = [Deterministic(part) for part in stem]
@@ -143,7 +143,7 @@ def our_net(
         down_key = keys.pop(0)
         if stage:
             before = channels[stage - 1]
-            down = [*_norm(before), Conv(before, width, stride=2, compute=compute, key=down_key)]
+            down = [_norm(before), Conv(before, width, stride=2, compute=compute, key=down_key)]
             layers.extend(Deterministic(part) for part in down)
         for _ in range(blocks):
             field_key, drift_key = jax.random.split(keys.pop(0))
@@ -159,7 +159,7 @@ def our_net(
                     bayesianize(field, prior=prior, drift=drift, initial=law, solver=solver, kl=kl, key=drift_key)
                 )
             number += 1
-    layers.extend(Deterministic(part) for part in (*_norm(channels[-1]), pooled))
+    layers.extend(Deterministic(part) for part in (_norm(channels[-1]), pooled))
     return SDEBNN((*layers, _head(channels[-1], classes, mean_field_head, head_key)))
 
 
@@ -184,8 +184,8 @@ def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: in
     return Pixels((height, width, channels), mean, std, zeros)
 
 
-def _norm(channels: int) -> list[Any]:
-    return [GroupNorm(channels), jax.nn.gelu]
+def _norm(channels: int) -> GroupNorm:
+    return GroupNorm(channels, activation=jax.nn.gelu)
 
 
 def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Any:

@@ -1,6 +1,7 @@
 import itertools
 import math
 import re
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -99,12 +100,21 @@ def test_a_batch_of_images_is_one_image_after_the_other():
     close(field(0.3, h.reshape(2, 2, 4, 6, 9)).reshape(h.shape), field(0.3, h))
 
 
-def test_what_is_added_to_each_image_is_pulled_by_their_sum():
-    x, image, y = normal(2, 3, 4, 5, 6), normal(4, 5, 6), normal(2, 3, 4, 5, 6)
-    added, pull_back = jax.vjp(jax.jit(add_to_each), x, image)
-    close(added, np.asarray(x) + np.asarray(image))
-    for ours, exact in zip(pull_back(y), (np.asarray(y), np.asarray(y).sum((0, 1))), strict=True):
+@pytest.mark.parametrize("shape", [(4, 5, 6), (6,)])  # an image, or a number for each channel
+def test_what_is_added_to_each_is_pulled_by_their_sum(shape):
+    x, added, y = normal(2, 3, 4, 5, 6), normal(*shape), normal(2, 3, 4, 5, 6)
+    out, pull_back = jax.vjp(jax.jit(add_to_each), x, added)
+    close(out, np.asarray(x) + np.asarray(added))
+    summed = np.asarray(y).sum(tuple(range(5 - len(shape))))
+    for ours, exact in zip(pull_back(y), (np.asarray(y), summed), strict=True):
         close(ours, exact)
+
+
+def test_what_is_added_in_bfloat16_is_summed_in_float32():
+    x, added = jnp.zeros((8, 32, 32, 2), jnp.bfloat16), jnp.zeros(2, jnp.bfloat16)
+    _, pull_back = jax.vjp(jax.jit(add_to_each), x, added)
+    ones = jnp.ones_like(x)  # in bfloat16, 256 and one are 256
+    assert pull_back(ones)[1].tolist() == [8192, 8192]
 
 
 def literally(move, layer: TimeConvLayer, t, h):
@@ -183,6 +193,32 @@ def test_group_norm_is_its_formula():
     expected = expected * np.asarray(norm.scale) + np.asarray(norm.shift)
     for images, out in ((x, expected), (x[0], expected[0])):
         np.testing.assert_allclose(eqx.filter_jit(norm)(images), out, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 12), (4, 5, 12)])
+def test_gradients_of_group_norm_are_those_of_its_formula(shape):
+    x, weights, scale, shift = 3 + 2 * normal(*shape), normal(*shape, 1)[..., 0], normal(12), 1 + normal(12)
+    norm = GroupNorm(12, activation=jax.nn.gelu)
+
+    def by_norm(x, scale, shift):
+        return eqx.tree_at(lambda n: (n.scale, n.shift), norm, (scale, shift))(x)
+
+    def by_formula(x, scale, shift):
+        grouped = x.reshape(*shape[:-1], 4, 3)
+        over = (-4, -3, -1)
+        spread = jnp.sqrt(grouped.var(over, keepdims=True) + 1e-5)
+        return jax.nn.gelu(((grouped - grouped.mean(over, keepdims=True)) / spread).reshape(shape) * scale + shift)
+
+    def first(function, *at):
+        return jax.grad(lambda *at: jnp.sum(weights * function(*at)), (0, 1, 2))(*at)
+
+    def second(function, *at):
+        return jax.grad(lambda *at: sum(jnp.sum(each**2) for each in first(function, *at)), (0, 1, 2))(*at)
+
+    for gradients in (first, second):
+        found, expected = (jax.jit(partial(gradients, function))(x, scale, shift) for function in (by_norm, by_formula))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
 
 
 def test_squeezing_moves_pixels_and_loses_none():

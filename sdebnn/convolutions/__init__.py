@@ -3,12 +3,12 @@
 from sdebnn.convolutions.layers import (
     Compute,
     Conv,
-    GroupNorm,
     Pixels,
     TimeConv,
     TimeConvLayer,
     pooled,
 )
+from sdebnn.convolutions.norms import GroupNorm
 from sdebnn.convolutions.operations import squeeze, unsqueeze
 
 __all__ = ["Compute", "Conv", "GroupNorm", "Pixels", "TimeConv", "TimeConvLayer", "pooled", "squeeze", "unsqueeze"]

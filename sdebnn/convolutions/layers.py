@@ -87,9 +87,10 @@ class TimeConvLayer(eqx.Module):
         return jax.tree.unflatten(jax.tree.structure(self), numbers)
 
     def __call__(self, t: Depth, h: Images) -> Outcome:
-        out = convolve(h, self.kernel.astype(h.dtype), self.move)
+        # Behind a barrier, or XLA would have cuDNN add what is added to it, by algorithms that are slower.
+        out = lax.optimization_barrier(convolve(h, self.kernel.astype(h.dtype), self.move))
         if self.time is None:
-            return out + self.bias.astype(out.dtype)
+            return add_to_each(out, self.bias.astype(out.dtype))
         height, width = h.shape[-3:-1]
         met = jnp.asarray(taps(height, width, self.move), self.time.dtype)
         of_time = t * jnp.tensordot(met, self.time, 2)
@@ -195,26 +196,6 @@ class Conv(eqx.Module):
         scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))
         kernel = (scale * self.kernel).astype(self.compute)
         return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)
-
-
-class GroupNorm(eqx.Module):
-    """Zero mean and unit variance within each of a few groups of channels, then a learned scale and shift."""
-
-    batched: ClassVar[bool] = True
-    scale: Float[Array, " channel"]
-    shift: Float[Array, " channel"]
-    groups: int = eqx.field(static=True)
-
-    def __init__(self, channels: int, groups: int = 8):
-        check_count("channels", channels)
-        self.scale, self.shift = jnp.ones(channels), jnp.zeros(channels)
-        self.groups = math.gcd(channels, groups)
-
-    def __call__(self, x: Images) -> Images:
-        grouped = x.reshape(*x.shape[:-3], -1, self.groups, x.shape[-1] // self.groups)
-        mean = grouped.mean((-3, -1), keepdims=True)
-        variance = jnp.square(grouped - mean).mean((-3, -1), keepdims=True)
-        return ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape) * self.scale + self.shift
 
 
 class Pixels(eqx.Module):

@@ -48,11 +48,12 @@ def conv_transpose(
     return y.reshape(*x.shape[:-3], *y.shape[1:])
 
 
-def add_to_each(
-    x: Float[Array, "*batch height width channel"], image: Float[Array, "height width channel"]
-) -> Float[Array, "*batch height width channel"]:
-    """The same image added to every image of a batch."""
-    return _add(x.reshape(-1, *image.shape), image).reshape(x.shape)
+def add_to_each(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same image added to every image of a batch, or numbers, one for each channel, to every pixel.
+
+    Its gradient is summed in float32, whatever the images are in.
+    """
+    return _add(x.reshape(-1, *y.shape), y).reshape(x.shape)
 
 
 def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
@@ -172,7 +173,7 @@ _up.defvjp(
 )
 
 
-def _sum_cpu(y: Images) -> Float[Array, "_ _ _"]:
+def _sum_cpu(y: Float[Array, "image ..."]) -> Float[Array, "..."]:
     """Over the images, by a matrix product: XLA's own sum over a leading axis took ten times as long."""
     return (jnp.ones((1, y.shape[0]), y.dtype) @ y.reshape(y.shape[0], -1)).reshape(y.shape[1:])
 

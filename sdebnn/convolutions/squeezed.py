@@ -22,7 +22,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from sdebnn.convolutions.operations import Move, shifts, squeeze, taps, unsqueeze
+from sdebnn.convolutions.operations import Move, add_to_each, shifts, squeeze, taps, unsqueeze
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 MANY = 16  # channels of a state, from which on it stays as it is
@@ -64,16 +64,21 @@ def euler(
     start = begin(h0)
     channels, extra = start.shape[-1], -start.shape[-1] % CHANNELS
 
-    def step(h: Array, now: Step) -> tuple[Array, None]:
+    def slope(h: Array, now: Step) -> Array:
         (k1, m1), (k2, m2), (k3, m3), (k4, m4) = now
-        a = activation(inwards(_convolved(h.astype(compute), k1) + m1))
-        a = activation(_channels_last(_multiplied_then_shifted(a, k2) + m2))
-        a = activation(outwards(_shifted_then_multiplied(a, k3) + m3))
-        return h + (_convolved(a, k4) + m4).astype(h.dtype) / steps, None
+        a = activation(inwards(add_to_each(_convolved(h, k1), m1)))
+        a = activation(_channels_last(add_to_each(_multiplied_then_shifted(a, k2), m2)))
+        a = activation(outwards(add_to_each(_shifted_then_multiplied(a, k3), m3)))
+        return add_to_each(_convolved(a, k4), m4)
 
-    body = jax.checkpoint(step, policy=_is_activation) if keep else jax.checkpoint(step)
+    kept = jax.checkpoint(slope, policy=_is_activation) if keep else jax.checkpoint(slope)
+
+    def step(h: Array, now: Step) -> tuple[Array, None]:
+        """The state is kept for the backward pass as the field takes it, not as it is carried on."""
+        return h + kept(h.astype(compute), now).astype(h.dtype) / steps, None
+
     start = jnp.pad(start, ((0, 0), (0, 0), (0, 0), (0, extra)))
-    h1, _ = lax.scan(body, start, _prepared(layers, h0.shape[1:3], extra, compute, wide), unroll=unroll)
+    h1, _ = lax.scan(step, start, _prepared(layers, h0.shape[1:3], extra, compute, wide), unroll=unroll)
     return end(h1[..., :channels])
 
 
