@@ -87,7 +87,7 @@ def gflop_of(model: sdebnn.SDEBNN, x: Any, draws: int) -> float:
     total, h = 0.0, jax.ShapeDtypeStruct(x.shape, x.dtype)
     for layer in model.layers:
         if isinstance(layer, sdebnn.SDEBlock):
-            field = eqx.combine(layer.unravel(layer.initial.value), layer.field)
+            field = eqx.combine(layer.unravel(jnp.zeros(layer.weights.size)), layer.field)
             total += layer.solver.steps * _products(field, h.shape)
         else:
             total += _products(layer.module, h.shape)

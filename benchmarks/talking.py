@@ -5,7 +5,6 @@ compiling took; then "train 5" means five steps at once, timed together.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,6 @@ class Worker:
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [python, str(Path(__file__).parent / script), *arguments],
-            env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # several share a GPU
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
         self.patience, self.start = patience, time.monotonic()

@@ -17,6 +17,7 @@ import pytest
 
 from sdebnn import OU
 from sdebnn.models import map_blocks
+from sdebnn.nets import our_net
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 DRAWS = 200
@@ -114,6 +115,14 @@ def test_useful_arithmetic_is_counted(benchmarks):
     layers = pixels * 9 * (3 * 32 + 32 * 32 / 4 + 32 * 32 / 4 + 32 * 3)
     read_out = pixels * 3 * 10
     assert jobs.gflop(jobs.Job("mnist", 2, 1)) == pytest.approx(3 * 2 * 2 * (20 * layers + read_out) / 1e9)
+
+
+@pytest.mark.parametrize("inferred", [(), (1,)])
+def test_useful_arithmetic_of_our_nets_is_counted_wherever_their_paths_begin(benchmarks, inferred):
+    net = our_net((16, 16, 3), 10, channels=(8, 16), inferred=inferred, key=jax.random.key(0))
+    stem, down, fields = 256 * 9 * (8 * 8 + 8 * 8), 64 * 9 * 8 * 16, 8 * 2 * 9 * (256 * 8 * 8 + 64 * 16 * 16)
+    by_hand = 3 * 2 * 2 * (stem + down + fields + 16 * 10)
+    assert benchmarks("jobs").gflop_of(net, np.zeros((2, 16, 16, 3), np.float32), 1) == pytest.approx(by_hand / 1e9)
 
 
 PROGRAM = """
