@@ -250,7 +250,8 @@ def main() -> None:
         for row in results.get(name, {}).values():
             row["share"] = row["tflops"] / top
         keep()
-    console.print(table(results, top, gpu))
+    if results:
+        console.print(table(results, top, gpu))
 
 
 if __name__ == "__main__":
