@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -237,7 +238,7 @@ def main() -> None:
         """What is known so far: a long run that is stopped loses nothing."""
         if options.json:
             about = {"load_before": load, "ceiling_tflops": top, "compiled_side_by_side": options.at_once}
-            record.write(options.json, "python benchmarks " + " ".join(sys.argv[1:]), **about, jobs=results, **more)
+            record.write(options.json, "python benchmarks " + shlex.join(sys.argv[1:]), **about, jobs=results, **more)
 
     for name in options.jobs:
         if name in jobs:

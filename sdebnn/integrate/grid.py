@@ -33,8 +33,8 @@ class FixedGrid(eqx.Module):
     ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
-    ``unroll`` steps of the loop over the hidden units are compiled as one, and on a GPU of that over the weights (four,
-    where a drift is narrow): faster to run, slower to compile.
+    ``unroll`` steps of the loop over the hidden units are compiled as one (unless told, two on a processor, five
+    elsewhere), and on a GPU of that over the weights (four, where a drift is narrow): faster to run, slower to compile.
     ``at_once`` examples (all, unless told) go through the depth together: few of them stay in a processor's cache.
     ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
     ``None``: this grid itself.
@@ -43,15 +43,15 @@ class FixedGrid(eqx.Module):
     steps: int = eqx.field(default=20, static=True)
     method: MethodName = eqx.field(default="euler", static=True)
     gradient: Gradient = eqx.field(default="checkpoint", static=True)
-    unroll: int = eqx.field(default=5, static=True)
+    unroll: int | None = eqx.field(default=None, static=True)
     noise_steps: int | None = eqx.field(default=None, static=True)
     at_once: int | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
         check_count("steps", self.steps)
-        if self.at_once is not None:
-            check_count("at_once", self.at_once)
-        check_count("unroll", self.unroll)
+        for name, count in (("at_once", self.at_once), ("unroll", self.unroll)):
+            if count is not None:
+                check_count(name, count)
         check_choice("method", self.method, get_args(MethodName))
         check_choice("gradient", self.gradient, get_args(Gradient))
         if self.gradient == "reversible" and self.method != "reversible_heun":
@@ -66,6 +66,11 @@ class FixedGrid(eqx.Module):
     def base(self) -> int:
         """The steps of the grid on which a key's Brownian path is first drawn."""
         return self.noise_steps or self.steps
+
+    @property
+    def _as_one(self) -> int:
+        """How many steps are compiled as one."""
+        return self.unroll or (2 if jax.default_backend() == "cpu" else 5)
 
     @property
     def stages(self) -> int:
@@ -123,7 +128,7 @@ class FixedGrid(eqx.Module):
         start = method.weights_start(process, w0)
         # On a GPU a loop costs more than what is in it. On a processor a longer one is slower, but where the hidden
         # units have none, neither have the weights.
-        unroll = self.unroll if jax.default_backend() == "gpu" or self.unroll >= self.steps else 1
+        unroll = self._as_one if jax.default_backend() == "gpu" or self._as_one >= self.steps else 1
         if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
             noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
@@ -161,7 +166,7 @@ class FixedGrid(eqx.Module):
         euler: AllSteps | None,
     ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         if euler is not None and self.method == "euler" and not every and not rough:
-            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self.unroll)
+            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self._as_one)
             if h1 is not None:
                 return h1, jnp.zeros((), h0.dtype)
 
@@ -171,7 +176,7 @@ class FixedGrid(eqx.Module):
 
         carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), rough)
         each = (self.times(h0.dtype)[:-1], stages)
-        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self.unroll)
+        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self._as_one)
         h1 = self._method.hidden_of(end)
         return jnp.concatenate([states, h1[None]]) if every else h1, roughness
 
