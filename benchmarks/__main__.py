@@ -214,7 +214,7 @@ def table(results: dict[str, Rows], top: float, gpu: bool) -> Table:
 
 
 def main() -> None:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several share a GPU, and this one needs little
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers share the GPU, this needs little
     gpu = jax.default_backend() == "gpu"
     jobs = {job.name: job for job in (ON_GPU if gpu else ON_CPU)}
     names = [*jobs, *(FITS if gpu else ["growth"])]

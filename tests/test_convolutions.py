@@ -197,7 +197,8 @@ def test_group_norm_is_its_formula():
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 12), (4, 5, 12)])
 def test_gradients_of_group_norm_are_those_of_its_formula(shape):
-    x, weights, scale, shift = 3 + 2 * normal(*shape), normal(*shape, 1)[..., 0], normal(12), 1 + normal(12)
+    x, scale, shift = 3 + 2 * normal(*shape), normal(12), 1 + normal(12)
+    weights = jax.random.normal(KEY, shape)
     norm = GroupNorm(12, activation=jax.nn.gelu)
 
     def by_norm(x, scale, shift):
@@ -219,6 +220,30 @@ def test_gradients_of_group_norm_are_those_of_its_formula(shape):
         found, expected = (jax.jit(partial(gradients, function))(x, scale, shift) for function in (by_norm, by_formula))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
+
+
+def test_gradients_of_group_norm_have_the_types_of_what_they_are_of():
+    norm = GroupNorm(6, activation=jnp.tanh)
+    norm = eqx.tree_at(lambda n: n.shift, norm, norm.shift.astype(jnp.bfloat16))
+    gradient = eqx.filter_grad(lambda n, x: jnp.sum(n(x)))(norm, normal(4, 4, 6))
+    assert (gradient.scale.dtype, gradient.shift.dtype) == (jnp.float32, jnp.bfloat16)
+
+
+def test_an_activation_after_a_norm_has_no_parameters():
+    with pytest.raises(ValueError, match="has parameters, which would not be trained"):
+        GroupNorm(6, activation=eqx.nn.PReLU())
+
+
+@pytest.mark.parametrize("layer", [partial(TimeConvLayer, 3, 4, time=False), partial(TimeConvLayer, 3, 4)])
+def test_no_images_have_no_gradient(layer):
+    gradient = eqx.filter_grad(lambda layer: jnp.sum(layer(0.3, jnp.zeros((0, 4, 4, 3)))))(layer(key=KEY))
+    assert not np.any(gradient.bias)
+    assert GroupNorm(6)(jnp.zeros((0, 4, 4, 6))).shape == (0, 4, 4, 6)
+
+
+def test_what_is_added_must_look_like_an_image():
+    with pytest.raises(ValueError, match=r"shape \(4,\), which is not the end of \(3, 2, 6\)"):
+        add_to_each(jnp.zeros((3, 2, 6)), jnp.zeros(4))
 
 
 def test_squeezing_moves_pixels_and_loses_none():

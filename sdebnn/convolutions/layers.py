@@ -90,11 +90,11 @@ class TimeConvLayer(eqx.Module):
         # Behind a barrier, or XLA would have cuDNN add what is added to it, by algorithms that are slower.
         out = lax.optimization_barrier(convolve(h, self.kernel.astype(h.dtype), self.move))
         if self.time is None:
-            return add_to_each(out, self.bias.astype(out.dtype))
+            return add_to_each(out, self.bias)
         height, width = h.shape[-3:-1]
         met = jnp.asarray(taps(height, width, self.move), self.time.dtype)
         of_time = t * jnp.tensordot(met, self.time, 2)
-        return add_to_each(out, (self.bias + of_time).astype(out.dtype))
+        return add_to_each(out, self.bias + of_time)
 
 
 class TimeConv(eqx.Module):

@@ -1,4 +1,14 @@
-"""Images, "height width channel", standardised within a few groups of their channels."""
+"""Images, "height width channel", standardised within a few groups of their channels:
+
+    z = (x - mean) inverse,    inverse = 1 / sqrt(variance + 1e-5),    outcome = activation(scale z + shift)
+
+With y the gradient of the outcome and g = y activation'(scale z + shift), sums over pixels and images and means within
+groups, the gradients are
+
+    shift: sum g    scale: sum g z    x: inverse (scale g - mean(scale g) - z mean(scale g z))
+
+By hand, for they take few passes over images: what is kept of the forward pass is x, and two numbers for each group.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,35 +22,33 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sdebnn.checks import check_callable, check_count
+from sdebnn.convolutions.layers import Images
+from sdebnn.convolutions.operations import as_it_is
 
-Images = Float[Array, "*batch height width channel"]
 Channels = Float[Array, " channel"]
 Each = Float[Array, "*batch 1 1 channel"]  # a number for each channel of each image
 Kept = tuple[Images, Channels, Channels, Each, Each]
 Activation = Callable[[Array], Array]
 
 
-def as_it_is(x: Array) -> Array:
-    """No activation."""
-    return x
-
-
 class GroupNorm(eqx.Module):
     """Zero mean and unit variance within each of a few groups of channels, a learned scale and shift, an activation.
 
-    The activation is a function of each number by itself, with no parameters.
+    The activation is a function of each number by itself, without parameters. Differentiable in reverse mode alone.
     """
 
     batched: ClassVar[bool] = True
-    scale: Float[Array, " channel"]
-    shift: Float[Array, " channel"]
+    scale: Channels
+    shift: Channels
+    activation: Activation
     groups: int = eqx.field(static=True)
-    activation: Activation = eqx.field(static=True)
 
     def __init__(self, channels: int, *, groups: int = 8, activation: Activation = as_it_is):
         check_count("channels", channels)
         check_count("groups", groups)
         check_callable("activation", activation, "jax.nn.gelu")
+        if any(map(eqx.is_array, jax.tree.leaves(activation))):
+            raise ValueError(f"activation={activation} has parameters, which would not be trained: pass a function.")
         self.scale, self.shift = jnp.ones(channels), jnp.zeros(channels)
         self.groups, self.activation = math.gcd(channels, groups), activation
 
@@ -55,10 +63,6 @@ def _outcome(x: Images, scale: Channels, shift: Channels, groups: int, activatio
 
 
 def _gradient(groups: int, activation: Activation, kept: Kept, y: Images) -> tuple[Images, Channels, Channels]:
-    """In few passes over images. With z = (x - mean) inverse, and g = y times the slope of the activation, it is
-
-    x: inverse (scale g - mean(scale g) - z mean(scale g z))    scale: sum g z    shift: sum g
-    """
     x, *others = kept
     # Behind a barrier, or XLA would see that this was computed in the forward pass, and keep it from there.
     scale, shift, mean, inverse = lax.optimization_barrier(others)
@@ -67,13 +71,13 @@ def _gradient(groups: int, activation: Activation, kept: Kept, y: Images) -> tup
     sums = lax.optimization_barrier(((g * z).sum((-3, -2)), g.sum((-3, -2))))  # or they would be taken twice
     of_gz, of_g = (_in_groups(scale * each / (x.shape[-3] * x.shape[-2]), groups) for each in sums)
     of_x = inverse * (scale * g - of_g - z * of_gz)
-    of_scale, of_shift = (each.sum(tuple(range(each.ndim - 1))).astype(scale.dtype) for each in sums)
-    return of_x.astype(x.dtype), of_scale, of_shift
+    of_scale, of_shift = (each.sum(tuple(range(each.ndim - 1))) for each in sums)
+    return of_x.astype(x.dtype), of_scale.astype(scale.dtype), of_shift.astype(shift.dtype)
 
 
 def _in_groups(each: Float[Array, "*batch channel"], groups: int) -> Each:
     """Instead of a number for each channel, the mean of its group's."""
-    grouped = each.reshape(*each.shape[:-1], groups, -1)
+    grouped = each.reshape(*each.shape[:-1], groups, each.shape[-1] // groups)
     means = jnp.broadcast_to(grouped.mean(-1, keepdims=True), grouped.shape)
     return means.reshape(*each.shape[:-1], 1, 1, each.shape[-1])
 

@@ -12,6 +12,7 @@ other convolutions on one thread when they sit in a loop; its matrix products ar
 are matrix products over shifted images, and other platforms keep `lax.conv_general_dilated` and its own gradient.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -51,9 +52,17 @@ def conv_transpose(
 def add_to_each(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
     """The same image added to every image of a batch, or numbers, one for each channel, to every pixel.
 
-    Its gradient is summed in float32, whatever the images are in.
+    The gradient of what is added is summed in float32 at least, whatever the images are in.
     """
-    return _add(x.reshape(-1, *y.shape), y).reshape(x.shape)
+    batch = x.ndim - y.ndim
+    if x.shape[batch:] != y.shape:
+        raise ValueError(f"what is added has shape {y.shape}, which is not the end of {x.shape}.")
+    return _add(x.reshape(math.prod(x.shape[:batch]), *y.shape), y.astype(x.dtype)).reshape(x.shape)
+
+
+def as_it_is(x: Array) -> Array:
+    """No change, where one may be wanted."""
+    return x
 
 
 def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
@@ -175,7 +184,9 @@ _up.defvjp(
 
 def _sum_cpu(y: Float[Array, "image ..."]) -> Float[Array, "..."]:
     """Over the images, by a matrix product: XLA's own sum over a leading axis took ten times as long."""
-    return (jnp.ones((1, y.shape[0]), y.dtype) @ y.reshape(y.shape[0], -1)).reshape(y.shape[1:])
+    images, rows = jnp.ones((1, y.shape[0]), y.dtype), y.reshape(y.shape[0], math.prod(y.shape[1:]))
+    summed = jnp.matmul(images, rows, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32))
+    return summed.reshape(y.shape[1:]).astype(y.dtype)
 
 
 _add = jax.custom_vjp(jnp.add)

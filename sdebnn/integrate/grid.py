@@ -68,7 +68,7 @@ class FixedGrid(eqx.Module):
         return self.noise_steps or self.steps
 
     @property
-    def _as_one(self) -> int:
+    def _unrolled(self) -> int:
         """How many steps are compiled as one."""
         return self.unroll or (2 if jax.default_backend() == "cpu" else 5)
 
@@ -128,7 +128,7 @@ class FixedGrid(eqx.Module):
         start = method.weights_start(process, w0)
         # On a GPU a loop costs more than what is in it. On a processor a longer one is slower, but where the hidden
         # units have none, neither have the weights.
-        unroll = self._as_one if jax.default_backend() == "gpu" or self._as_one >= self.steps else 1
+        unroll = self._unrolled if jax.default_backend() == "gpu" or self._unrolled >= self.steps else 1
         if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
             noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
@@ -166,7 +166,7 @@ class FixedGrid(eqx.Module):
         euler: AllSteps | None,
     ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
         if euler is not None and self.method == "euler" and not every and not rough:
-            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self._as_one)
+            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self._unrolled)
             if h1 is not None:
                 return h1, jnp.zeros((), h0.dtype)
 
@@ -176,7 +176,7 @@ class FixedGrid(eqx.Module):
 
         carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), rough)
         each = (self.times(h0.dtype)[:-1], stages)
-        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self._as_one)
+        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self._unrolled)
         h1 = self._method.hidden_of(end)
         return jnp.concatenate([states, h1[None]]) if every else h1, roughness
 
