@@ -115,6 +115,11 @@ def test_what_is_added_in_bfloat16_is_summed_in_float32():
     _, pull_back = jax.vjp(jax.jit(add_to_each), x, added)
     ones = jnp.ones_like(x)  # in bfloat16, 256 and one are 256
     assert pull_back(ones)[1].tolist() == [8192, 8192]
+    elsewhere = jax.jit(lambda y: jax.vjp(add_to_each, x, added)[1](y)[1]).trace(ones)
+    program = elsewhere.lower(lowering_platforms=("cuda",)).as_text()
+    sums = [line for line in program.splitlines() if "stablehlo.reduce" in line]
+    assert sums
+    assert not any("bf16" in line for line in sums)
 
 
 def literally(move, layer: TimeConvLayer, t, h):

@@ -23,7 +23,6 @@ from jaxtyping import Array, Float
 
 from sdebnn.checks import check_callable, check_count
 from sdebnn.convolutions.layers import Images
-from sdebnn.convolutions.operations import as_it_is
 
 Channels = Float[Array, " channel"]
 Each = Float[Array, "*batch 1 1 channel"]  # a number for each channel of each image
@@ -43,7 +42,7 @@ class GroupNorm(eqx.Module):
     activation: Activation
     groups: int = eqx.field(static=True)
 
-    def __init__(self, channels: int, *, groups: int = 8, activation: Activation = as_it_is):
+    def __init__(self, channels: int, *, groups: int = 8, activation: Activation = jax.nn.identity):
         check_count("channels", channels)
         check_count("groups", groups)
         check_callable("activation", activation, "jax.nn.gelu")

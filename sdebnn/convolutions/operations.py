@@ -60,11 +60,6 @@ def add_to_each(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, 
     return _add(x.reshape(math.prod(x.shape[:batch]), *y.shape), y.astype(x.dtype)).reshape(x.shape)
 
 
-def as_it_is(x: Array) -> Array:
-    """No change, where one may be wanted."""
-    return x
-
-
 def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
     """Which taps of a kernel meet the image, at each pixel of the outcome: a convolution of ones is their product."""
 

@@ -22,7 +22,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from sdebnn.convolutions.operations import Move, add_to_each, as_it_is, shifts, squeeze, taps, unsqueeze
+from sdebnn.convolutions.operations import Move, add_to_each, shifts, squeeze, taps, unsqueeze
 
 MOVES: tuple[Move, ...] = ("same", "down", "up", "same")
 MANY = 16  # channels of a state, from which on it stays as it is
@@ -60,7 +60,8 @@ def euler(
     """
     steps, wide = layers[0][0].shape[0], h0.shape[-1] >= MANY
     into, out_of = jax.vmap(squeeze), jax.vmap(unsqueeze)
-    begin, end, inwards, outwards = (as_it_is, as_it_is, into, out_of) if wide else (into, out_of, *[as_it_is] * 2)
+    same = jax.nn.identity
+    begin, end, inwards, outwards = (same, same, into, out_of) if wide else (into, out_of, same, same)
     start = begin(h0)
     channels, extra = start.shape[-1], -start.shape[-1] % CHANNELS
 
