@@ -20,6 +20,7 @@ ROWS = {
     "mnist-ours-inferred": ["--data", "mnist", "--preset", "ours", "--inferred"],
     "mnist-paper": ["--data", "mnist", "--preset", "paper", "--epochs", "20"],
     "mnist-paper-inferred": ["--data", "mnist", "--preset", "paper", "--epochs", "20", "--inferred"],
+    "cifar10-paper": ["--data", "cifar10", "--preset", "paper", "--epochs", "45"],
     "cifar10-ours": ["--data", "cifar10", "--preset", "ours"],
     "cifar10-ours-inferred": ["--data", "cifar10", "--preset", "ours", "--inferred"],
 }
