@@ -16,7 +16,8 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive
-from sdebnn.processes import Depth, normals
+from sdebnn.processes import Depth
+from sdebnn.starts import filled, joined, normals
 
 
 class TimeMLP(eqx.Module):
@@ -62,9 +63,9 @@ class TimeMLP(eqx.Module):
 def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
     """A linear layer whose standardised weights start as standard normals, and biases at zero."""
     weight_key, unused = jax.random.split(key)
-    weight = gain * normals(weight_key, (out_size, in_size)) / math.sqrt(in_size)
-    layer = eqx.nn.Linear(in_size, out_size, key=unused)
-    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, jnp.zeros(out_size)))
+    weight = 1 / math.sqrt(in_size) * (gain * normals(weight_key, (out_size, in_size)))
+    layer = eqx.filter_eval_shape(eqx.nn.Linear, in_size, out_size, key=unused)
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (jnp.asarray(weight), filled(out_size)))
 
 
 class Readout(eqx.Module):
@@ -75,8 +76,7 @@ class Readout(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
         check_counts("sizes", (in_size, out_size))
-        self.weight = normals(key, (out_size, in_size))
-        self.bias = jnp.zeros(out_size)
+        self.weight, self.bias = jnp.asarray(normals(key, (out_size, in_size))), filled(out_size)
 
     @property
     def scales(self) -> "Readout":
@@ -164,8 +164,7 @@ class Standardised(eqx.Module):
 
     def ravel(self, tree: PyTree[Array]) -> Float[Array, " weight"]:
         """The vector w of a tree."""
-        leaves = jax.tree.leaves(tree)
-        return jnp.concatenate([jnp.ravel(leaf) / s for leaf, s in zip(leaves, self.scales, strict=True)])
+        return joined(jax.tree.leaves(tree), self.scales)
 
     def unravel(self, w: Float[Array, "... weight"]) -> PyTree[Array]:
         """The tree of a vector; leading axes, such as a whole path of vectors, stay in front of every leaf."""

@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import PRNGKeyArray
 
 from sdebnn.baselines import MeanField, ODEBlock
@@ -196,11 +197,8 @@ def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Any:
 
 def _by_layer(field: TimeConv, inferred: frozenset[int], w0: Weights) -> Independent:
     """Each array of a field by itself: a point, or inferred."""
-    sizes = [[leaf.size for leaf in jax.tree.leaves(layer)] for layer in field.layers]
-    parts, start = [], 0
-    for number, layer in enumerate(sizes):
-        for size in layer:
-            part = w0[start : start + size]
-            parts.append(Normal(part, 0.1, prior_std=None) if number in inferred else Point(part))
-            start += size
-    return Independent(tuple(parts))
+    sizes = [(number, leaf.size) for number, layer in enumerate(field.layers) for leaf in jax.tree.leaves(layer)]
+    parts = zip(sizes, lax.split(w0, [size for _, size in sizes]), strict=True)
+    return Independent(
+        tuple(Normal(part, 0.1, prior_std=None) if number in inferred else Point(part) for (number, _), part in parts)
+    )

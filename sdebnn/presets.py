@@ -54,8 +54,8 @@ def paper(data: DataSet, inferred: bool) -> Preset:
     """The paper's nets: one block at 28 pixels, 2-2-2 blocks with squeezes between for larger images in colour.
 
     Its weights are not standardised; here they are, and its rates of 1e-3 and 7e-4 are, in these units, larger by about
-    √fan-in: 4e-2 on MNIST is chosen on the validation part, 1.7e-2 on CIFAR-10 is untried. The average of parameters is
-    ours. Its code multiplies the KL by 1e-3; here the weight is 1, unless told.
+    √fan-in: 4e-2 on MNIST is chosen on the validation part, 1.7e-2 on CIFAR-10 is not tuned. The average of parameters
+    is ours. Its code multiplies the KL by 1e-3; here the weight is 1, unless told.
     """
     shape, looks = looks_of(data)
     large = shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0

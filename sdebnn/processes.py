@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import (
@@ -26,6 +25,7 @@ from sdebnn.checks import (
     check_parameter,
     check_positive,
 )
+from sdebnn.starts import filled, normals
 
 NARROW = 8  # inputs of a layer, up to which gating its weights costs no more than gating its outputs
 
@@ -60,18 +60,6 @@ class OU(eqx.Module):
         return mean, jnp.broadcast_to(self.sigma * jnp.sqrt(variance), mean.shape)
 
 
-def normals(key: PRNGKeyArray, shape: Sequence[int]) -> Float[Array, "..."]:
-    """``jax.random.normal(key, shape)``, for nets to start with, whose every shape would be a program to compile.
-
-    A number depends on its place, not on how many there are: these are the first of a power of four.
-    """
-    if isinstance(key, Tracer):
-        return jax.random.normal(key, shape)
-    size = math.prod(shape)
-    bits = (size - 1).bit_length()
-    return jnp.asarray(np.asarray(jax.random.normal(key, (1 << (bits + bits % 2),)))[:size].reshape(shape))
-
-
 class ConcatSquash(eqx.Module):
     """A linear layer that depth opens, closes and shifts: (W x + b) sigmoid(c t + d) + e t."""
 
@@ -83,11 +71,9 @@ class ConcatSquash(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray):
         weight, gate = jax.random.split(key)
-        self.weight = normals(weight, (out_size, in_size)) / math.sqrt(in_size)
-        self.bias = jnp.zeros(out_size)
-        self.gate = normals(gate, (out_size,))
-        self.gate_bias = jnp.zeros(out_size)
-        self.shift = jnp.zeros(out_size)
+        self.weight = jnp.asarray(1 / math.sqrt(in_size) * normals(weight, (out_size, in_size)))
+        self.gate = jnp.asarray(normals(gate, (out_size,)))
+        self.bias, self.gate_bias, self.shift = (filled(out_size) for _ in range(3))
 
     def __call__(self, t: Depth, x: Float[Array, " in"]) -> Float[Array, " out"]:
         gate = jax.nn.sigmoid(self.gate * t + self.gate_bias)
@@ -124,7 +110,7 @@ class DriftNet(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         layers = [ConcatSquash(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
         # bias and shift are zero already: with the weight, so is the output
-        layers[-1] = eqx.tree_at(lambda layer: layer.weight, layers[-1], replace_fn=jnp.zeros_like)
+        layers[-1] = eqx.tree_at(lambda layer: layer.weight, layers[-1], filled((size, sizes[-2])))
         self.layers = tuple(layers)
         self.activation = activation
 
@@ -153,8 +139,7 @@ class LinearDrift(eqx.Module):
     def __init__(self, size: int, knots: int = 8):
         check_count("size", size)
         check_count("knots", knots, least=2)
-        self.slope = jnp.zeros((knots, size))
-        self.offset = jnp.zeros((knots, size))
+        self.slope, self.offset = filled((knots, size)), filled((knots, size))
 
     def __call__(self, t: Depth, w: Weights) -> Weights:
         last = self.slope.shape[0] - 1
@@ -211,7 +196,7 @@ class Normal(eqx.Module):
             check_positive("prior_std", prior_std)
         check_parameter("prior_mean", prior_mean)
         self.mean = jnp.asarray(mean)
-        self.log_std = jnp.full_like(self.mean, math.log(std))
+        self.log_std = filled(self.mean.shape, math.log(std), self.mean.dtype)
         self.prior_mean = prior_mean
         self.prior_std = prior_std
 

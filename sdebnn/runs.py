@@ -111,8 +111,7 @@ def make(settings: Settings) -> Run:
     settings.check()
     data = load_data(settings.data, settings.seed)
     row = preset(settings.preset, data, inferred=settings.inferred)
-    # Compiled: on a GPU its many small programs, one by one, take longer than all else before training.
-    return Run(settings, data, row, eqx.filter_jit(row.net)(jax.random.fold_in(jax.random.key(settings.seed), 0)))
+    return Run(settings, data, row, row.net(jax.random.fold_in(jax.random.key(settings.seed), 0)))
 
 
 def train(

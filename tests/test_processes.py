@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sdebnn import OU, DriftNet, LinearDrift, Normal, Point
-from sdebnn.processes import normals
 
 
 @pytest.mark.parametrize(("rate", "mean", "t"), [(1.0, 0.0, 0.5), (1.0, 0.0, 1.0), (2.5, -0.7, 0.3), (1e-6, 0.0, 1.0)])
@@ -80,12 +79,3 @@ def test_a_point_has_no_spread_and_no_kl():
     law = Point(jnp.array([0.4, -1.0]))
     assert np.array_equal(law.sample(key=jax.random.key(0)), law.value)
     assert law.kl() == law.log_ratio(law.value) == 0
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (4,), (5, 13), (3, 3, 2, 4), (4, 256), (0, 3)])
-def test_what_a_net_starts_with_is_what_jax_draws(shape):
-    key = jax.random.key(5)
-    expected = jax.random.normal(key, shape)
-    for drawn in (normals(key, shape), jax.jit(lambda key: normals(key, shape))(key)):
-        assert drawn.dtype == expected.dtype
-        np.testing.assert_array_equal(drawn, expected)

@@ -17,6 +17,7 @@ from sdebnn.checks import check_count, check_key, check_positive
 from sdebnn.contract import solve
 from sdebnn.integrate import Solution
 from sdebnn.processes import Weights
+from sdebnn.starts import filled
 
 
 class Coupling(eqx.Module):
@@ -85,7 +86,7 @@ class Hypernet(eqx.Module):
         size = self.net.weights.size
         if size < 2:
             raise ValueError(f"{type(model).__name__} has one weight only: a coupling needs two.")
-        self.log_std = jnp.full_like(self.mean, math.log(std))
+        self.log_std = filled(self.mean.shape, math.log(std), self.mean.dtype)
         # Odd sizes do not halve: the longer half moves, and comes first after the change-over.
         self.couplings = tuple(Coupling(size, width, key=k) for k in jax.random.split(key, couplings))
         self.prior_std = prior_std

@@ -20,7 +20,7 @@ from sdebnn.baselines.weights import Held, check_deterministic
 from sdebnn.checks import as_inputs, check_count, check_key, check_positive
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import as_model
-from sdebnn.processes import normals
+from sdebnn.starts import filled, normals
 
 ROWS = 500  # at once
 MOST = 10_000  # weights of the last layer, whose precision is one dense matrix
@@ -50,7 +50,7 @@ class LastLayerLaplace(eqx.Module):
             )
         check_deterministic("LastLayerLaplace", features)
         self.features = as_model(features)
-        self.w = jnp.concatenate([normals(key, (size, outputs)), jnp.zeros((1, outputs))])
+        self.w = jnp.concatenate([normals(key, (size, outputs)), filled((1, outputs))])
         self.factor = None
         self.prior_std = prior_std
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key
 from sdebnn.convolutions import TimeConvLayer
+from sdebnn.starts import filled, stacked
 
 Images = Float[Array, "*lead height width channel"]
 
@@ -26,7 +27,7 @@ class Residual(eqx.Module):
         self.first = TimeConvLayer(in_channels, channels, move="down" if halve else "same", time=False, key=one)
         last = TimeConvLayer(channels, channels, time=False, key=two)
         # Without batch norm thirty layers of random sums would drown the image: at first each block is the identity.
-        self.second = eqx.tree_at(lambda layer: layer.kernel, last, jnp.zeros_like(last.kernel))
+        self.second = eqx.tree_at(lambda layer: layer.kernel, last, filled(last.kernel.shape))
 
     def __call__(self, h: Images, activation: Callable[[Array], Array]) -> Float[Array, "..."]:
         change = self.second(0.0, activation(self.first(0.0, activation(h))))
@@ -79,8 +80,8 @@ class ResNet(eqx.Module):
         )
 
         def tail(width: int, key: PRNGKeyArray) -> Any:
-            make = eqx.filter_vmap(lambda k: Residual(width, width, halve=False, key=k))
-            return make(jax.random.split(key, blocks - 1))
+            made = [Residual(width, width, halve=False, key=k) for k in jax.random.split(key, blocks - 1)]
+            return jax.tree.map(lambda *arrays: stacked(arrays), *made)
 
         self.tails = tuple(tail(n, k) for n, k in zip(widths, keys[len(widths) :], strict=True))
         self.head = None if classes is None else eqx.nn.Linear(widths[-1], classes, key=head_key)

@@ -169,7 +169,7 @@ class Comparison:
         training = {**row.training, **{name: value for name, value in self.told.items() if value is not None}}
         net_key, fit_key, test_key, curve_key = jax.random.split(jax.random.key(self.seed), 4)
         fitted = fit(
-            eqx.filter_jit(row.net)(net_key), task.likelihood, *task.train, key=fit_key, validation=task.validation,
+            row.net(net_key), task.likelihood, *task.train, key=fit_key, validation=task.validation,
             validate_every=training["epochs"], progress=progress, **training,
         )  # fmt: skip
         scores = evaluate(

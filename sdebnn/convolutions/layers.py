@@ -20,7 +20,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
 from sdebnn.convolutions import fused, squeezed
 from sdebnn.convolutions.operations import Move, add_to_each, conv, conv_transpose, taps
-from sdebnn.processes import Depth, normals
+from sdebnn.processes import Depth
+from sdebnn.starts import filled, normals
 
 Images = Float[Array, "*batch height width channel"]
 Outcome = Float[Array, "*batch _ _ out"]
@@ -74,9 +75,9 @@ class TimeConvLayer(eqx.Module):
         check_key(key)
         fan_in = 9 * (in_channels + time)
         kernel = gain / math.sqrt(fan_in) * normals(key, (3, 3, in_channels + time, out_channels))
-        self.kernel = kernel[:, :, :in_channels]
-        self.time = kernel[:, :, -1] if time else None
-        self.bias = jnp.zeros(out_channels)
+        self.kernel = jnp.asarray(kernel[:, :, :in_channels])
+        self.time = jnp.asarray(kernel[:, :, -1]) if time else None
+        self.bias = filled(out_channels)
         self.move, self.gain, self.bias_scale = move, gain, bias_scale
 
     @property
@@ -145,7 +146,7 @@ class TimeConv(eqx.Module):
             for m, n, move, gain, k in zip(sizes[:-1], sizes[1:], moves, gains, keys, strict=True)
         )
         if still:
-            last = jax.tree.map(jnp.zeros_like, self.layers[-1])
+            last = jax.tree.map(lambda array: filled(array.shape), self.layers[-1])
             self.layers = (*self.layers[:-1], last)
         self.activation = activation
         self.compute = compute
@@ -184,7 +185,7 @@ class Conv(eqx.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int = 1, compute: Compute, key: PRNGKeyArray):
         check_counts("channels", (in_channels, out_channels))
-        self.kernel = normals(key, (3, 3, in_channels, out_channels))
+        self.kernel = jnp.asarray(normals(key, (3, 3, in_channels, out_channels)))
         self.stride, self.compute = stride, compute
 
     @property

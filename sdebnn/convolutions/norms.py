@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from sdebnn.checks import check_callable, check_count
 from sdebnn.convolutions.layers import Images
+from sdebnn.starts import filled
 
 Channels = Float[Array, " channel"]
 Each = Float[Array, "*batch 1 1 channel"]  # a number for each channel of each image
@@ -48,7 +49,7 @@ class GroupNorm(eqx.Module):
         check_callable("activation", activation, "jax.nn.gelu")
         if any(map(eqx.is_array, jax.tree.leaves(activation))):
             raise ValueError(f"activation={activation} has parameters, which would not be trained: pass a function.")
-        self.scale, self.shift = jnp.ones(channels), jnp.zeros(channels)
+        self.scale, self.shift = filled(channels, 1.0), filled(channels)
         self.groups, self.activation = math.gcd(channels, groups), activation
 
     def __call__(self, x: Images) -> Images:

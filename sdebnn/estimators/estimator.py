@@ -25,7 +25,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from sdebnn.checks import check_count, check_positive
 from sdebnn.estimators.conformal import check_level
-from sdebnn.estimators.net import Net, start
+from sdebnn.estimators.net import Net
 from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
 from sdebnn.files import named, put_back
 from sdebnn.likelihoods import Likelihood, Weighted
@@ -202,7 +202,7 @@ class Estimator(BaseEstimator):
             if task.scaled:
                 # A constant is predicted as that constant, give or take a millionth; but one row says little.
                 self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1.0 if len(rows.y) == 1 else 1e-6)
-            members = tuple(start(net, jax.random.key(seed + i)) for i in range(self.members))
+            members = tuple(net.model(jax.random.key(seed + i)) for i in range(self.members))
         # Two members or more hold out the same rows: what they say of these together is what an ensemble would.
         folds = max(1, self.members // 2)
         parts = [self._parts(rows, fold) for fold in range(folds)]

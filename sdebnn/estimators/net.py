@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.integrate import FixedGrid
 from sdebnn.models import SDEBNN, Deterministic
-from sdebnn.processes import OU, Point, normals
+from sdebnn.processes import OU, Point
+from sdebnn.starts import normals
 
 STATE = (32, 64)  # numbers in the hidden state: at least, and at most
 ZEROS = 8  # of which are no column of the table, at least, or columns are mixed
@@ -28,9 +29,9 @@ class Encoder(eqx.Module):
     def __init__(self, features: int, bins: int, *, key: PRNGKeyArray):
         least, most = STATE
         state = min(most, max(least, features + ZEROS))
-        self.features, self.bins, self.columns = features, normals(key, (state, features * bins)), None
+        self.features, self.bins, self.columns = features, jnp.asarray(normals(key, (state, features * bins))), None
         if features + ZEROS > state:
-            self.columns = normals(jax.random.fold_in(key, 1), (state, features))
+            self.columns = jnp.asarray(normals(jax.random.fold_in(key, 1), (state, features)))
 
     @property
     def state(self) -> int:
@@ -67,9 +68,3 @@ class Net(NamedTuple):
             initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1), key=key,
         )  # fmt: skip
         return SDEBNN((Deterministic(encoder), *inner.layers))
-
-
-@eqx.filter_jit  # or its many small programs, one by one, would take longer than a fit
-def start(net: Net, key: PRNGKeyArray) -> SDEBNN:
-    """A net before any data, made by one program."""
-    return net.model(key)
