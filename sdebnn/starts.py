@@ -20,17 +20,18 @@ def normals(key: PRNGKeyArray, shape: Sequence[int]) -> Float[np.ndarray | Array
     One depends on its place, not on how many there are: these are the first of a power of 16, later of 4, so that nets
     of all sizes share a few programs.
     """
-    if isinstance(key, Tracer):
-        return jax.random.normal(key, shape)
     size = math.prod(shape)
     bits = max(LEAST, (size - 1).bit_length())
     bits += -bits % (4 if bits <= MANY else 2)
-    return np.asarray(jax.random.normal(key, (1 << bits,)))[:size].reshape(shape)
+    drawn = jax.random.normal(key, (1 << bits,))
+    if isinstance(drawn, Tracer):  # even of a key that is known, inside a traced function
+        return jax.random.normal(key, shape)
+    return np.asarray(drawn)[:size].reshape(shape)
 
 
 def filled(shape: int | Sequence[int], value: float = 0.0, dtype: Any = None) -> Float[Array, "..."]:
     """``jnp.full(shape, value, dtype)``."""
-    return jnp.asarray(np.full(shape, value, dtype or jnp.result_type(float)))
+    return jnp.asarray(np.full(shape, value, jnp.result_type(float) if dtype is None else dtype))
 
 
 def joined(arrays: Sequence[Array], scales: Sequence[float]) -> Float[Array, " number"]:
