@@ -33,7 +33,7 @@ class FixedGrid(eqx.Module):
     ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
-    ``unroll`` steps of the loop over the hidden units are compiled as one (unless told, two on a processor, five
+    ``unroll`` steps of the loop over the hidden units are compiled as one (unless told, four on a processor, five
     elsewhere), and on a GPU of that over the weights (four, where a drift is narrow): faster to run, slower to compile.
     ``at_once`` examples (all, unless told) go through the depth together: few of them stay in a processor's cache.
     ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
@@ -70,7 +70,7 @@ class FixedGrid(eqx.Module):
     @property
     def _unrolled(self) -> int:
         """How many steps are compiled as one."""
-        return self.unroll or (2 if jax.default_backend() == "cpu" else 5)
+        return self.unroll or (4 if jax.default_backend() == "cpu" else 5)
 
     @property
     def stages(self) -> int:
