@@ -42,6 +42,7 @@ PEERS = ("bare lax.scan", "diffrax, as documented", "torchsde")
 # Presets as a user trains them: which, on what, in batches of how many; with w_0 inferred, or a point.
 FITS = {
     "fit paper mnist 128": ("paper", "mnist", "128"),
+    "fit paper mnist 128 inferred": ("paper", "mnist", "128", "inferred"),
     "fit paper cifar 128": ("paper", "cifar", "128"),
     "fit paper cifar 128 inferred": ("paper", "cifar", "128", "inferred"),
     "fit ours mnist 512": ("ours", "mnist", "512"),
