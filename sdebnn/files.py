@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 import zlib
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ TYPES = {
     **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
     "C64": np.complex64,
 }
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is there but is not a regular file: opening a pipe blocks, and reading a device may never end."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise ValueError(f"{path} is {kind}: pass a regular file.")
 
 
 def write_whole(path: Path, data: bytes) -> None:
