@@ -1,37 +1,28 @@
-"""Files that are written whole or not at all, and that say so when they were changed since.
+"""Files that are written whole or not at all, by any number of writers at once.
 
-A tree of arrays is two files: ``NAME.safetensors``, and ``NAME.json`` with the SHA-256 of the first, what else is to be
-known, and a SHA-256 of its own. The second is written last: where it is, the pair is complete. What may be written over
-an older one is one file, with the record in its header: ``save_one``.
+A file is written under a temporary name of its own in the same folder, then renamed: its name stands for the old
+content or the new, never for a piece. A temporary file is locked while it is written, so that one left behind by a
+process that was killed can be told from one in use, and removed. ``FolderLock`` keeps two processes from writing to one
+folder at once.
 """
 
 import contextlib
-import hashlib
+import errno
+import fcntl
 import io
-import json
 import os
+import re
+import secrets
 import stat
-import zlib
+import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save as serialise
 
-PART = ".part"  # what a file is called until it is whole
-TYPES = {
-    "BOOL": np.bool_,
-    "BF16": jnp.bfloat16,
-    "F16": np.float16,
-    "F32": np.float32,
-    "F64": np.float64,
-    **{f"{kind.upper()}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
-    "C64": np.complex64,
-}
+PART = ".part"  # how the name of an unfinished file ends
+LOCK = ".lock"
+STALE = 60.0  # seconds after which an unfinished file that nobody holds is removed
 
 
 def check_regular(path: Path) -> None:
@@ -42,15 +33,26 @@ def check_regular(path: Path) -> None:
         raise ValueError(f"{path} is {kind}: pass a regular file.")
 
 
+def contents(path: Path, most: int | None = None) -> bytes:
+    """The bytes of a regular file, refused unread if there are more than ``most``."""
+    check_regular(path)
+    size = path.stat().st_size
+    if most is not None and size > most:
+        raise ValueError(f"{path} has {size} bytes, more than the {most} that such a file can have: it is damaged.")
+    return path.read_bytes()
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that, whatever happens, its name stands for the old content or the new, never for a piece."""
-    part = path.with_name(path.name + PART)
+    remove_parts(path.parent, path.name)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: no one takes it for a file left behind
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+            os.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
@@ -62,6 +64,25 @@ def write_whole(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def remove_parts(folder: Path, name: str | None = None) -> None:
+    """Remove the unfinished files, of one name or of all, that processes which are gone have left in a folder."""
+    pattern = re.compile(rf"{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{16}}{re.escape(PART)}")
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_left(Path(entry.path))
+
+
+def _remove_if_left(part: Path) -> None:
+    # A writer creates its file a moment before it locks it: a young one is left alone.
+    if time.time() - part.stat().st_mtime < STALE:
+        return
+    with open(part, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+        part.unlink()
+
+
 def save_array(path: Path, array: Any) -> None:
     """Write an array as a .npy file, whole or not at all."""
     file = io.BytesIO()
@@ -69,123 +90,67 @@ def save_array(path: Path, array: Any) -> None:
     write_whole(path, file.getvalue())
 
 
-def fingerprint(*arrays: Any) -> str:
-    """A few bytes that tell these arrays from others."""
-    digest = 0
-    for array in arrays:
-        digest = zlib.crc32(f"{array.shape} {array.dtype}".encode(), digest)
-        digest = zlib.crc32(np.asarray(array).tobytes(), digest)
-    return f"{digest:08x}"
+class FolderLock:
+    """A folder that one process at a time may write to; a second one is refused at once.
 
+    Use it as a context, around everything that reads or writes the folder. The lock is a file in it, held open: it ends
+    with the process, however that ends.
+    """
 
-def write_facts(file: Path, kind: str, facts: dict[str, Any]) -> None:
-    """Write a record as JSON, sealed by a digest of its own."""
-    words = {"kind": kind, **facts}
-    write_whole(file, (json.dumps({**words, "seal": _seal(words)}, indent=1) + "\n").encode())
+    def __init__(self, folder: Path):
+        self.folder, self._file = Path(folder), None
 
+    def __enter__(self) -> "FolderLock":
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file: choose a folder.")
+        self.is_new = not self.folder.exists()
+        self._take()
+        return self
 
-def read_facts(file: Path, kind: str) -> dict[str, Any]:
-    """What ``write_facts`` wrote, unless it was changed since or is of another kind."""
-    try:
-        words = json.loads(file.read_bytes())
-        seal = words.pop("seal")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise _broken(file, "is no record of a saved state") from None
-    if seal != _seal(words):
-        raise _broken(file, "was changed since it was written")
-    if words.pop("kind", None) != kind:
-        raise _broken(file, f"is not a {kind}")
-    return words
+    def __exit__(self, *_: object) -> None:
+        self._release()
 
+    def hold(self) -> None:
+        """Make sure that the folder is there and ours: someone may have deleted it since."""
+        if not self.is_held:
+            try:
+                self._take()
+            except ValueError:
+                words = "the folder was deleted, and another process uses one of the same name"
+                raise OSError(errno.EBUSY, words) from None
 
-def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> None:
-    """Write the arrays of a tree and the facts about it, as ``path``.safetensors and ``path``.json."""
-    data = serialise({name: np.asarray(array, order="C") for name, array in named(tree).items()})
-    write_whole(_with(path, ".safetensors"), data)
-    write_facts(_with(path, ".json"), kind, {"sha256": hashlib.sha256(data).hexdigest(), **facts})
+    def abandon(self) -> None:
+        """Remove a folder that the lock made and that nothing was written to."""
+        with contextlib.suppress(OSError):
+            if self.is_held and self.is_new and set(os.listdir(self.folder)) <= {LOCK}:
+                (self.folder / LOCK).unlink(missing_ok=True)
+                self.folder.rmdir()
 
+    def _take(self) -> None:
+        while not self.is_held:
+            self._release()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.folder / LOCK, "a+")  # noqa: SIM115  (open for as long as the lock is held)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._release()
+                raise ValueError(
+                    f"{self.folder} is in use by another process: wait for it, or choose another folder."
+                ) from None
 
-def load_tree(path: Path, like: PyTree, kind: str, *, some: bool = False) -> tuple[PyTree, dict[str, Any]]:
-    """What ``save_tree`` wrote, in the place of the arrays of ``like``, all of them unless ``some``; and the facts."""
-    facts = read_facts(_with(path, ".json"), kind)
-    file = _with(path, ".safetensors")
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        raise _broken(file, "is missing") from None
-    if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-        raise _broken(file, "is cut short or was changed since it was written")
-    try:
-        arrays = parse(data)
-    except (SafetensorError, ValueError, KeyError) as error:  # a seal over nonsense is not a tree
-        raise _broken(file, f"is no safetensors file ({error})") from None
-    wanted = named(like)
-    unknown = set(wanted) - set(arrays) if some else set(arrays) ^ set(wanted)
-    if unknown:
-        raise ValueError(
-            f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {min(unknown)}; "
-            "build them as they were when it was saved, by the sdebnn of then."
-        )
-    for name, array in wanted.items():
-        if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:
-            raise ValueError(
-                f"{file} is of another model or optimiser: {name} is {arrays[name].dtype} {arrays[name].shape} there, "
-                f"{array.dtype} {array.shape} here; build them as they were when it was saved."
-            )
-    return put_back(like, arrays), facts
+    @property
+    def is_held(self) -> bool:
+        """Whether the folder is locked: the file that is locked is the one that others would find."""
+        if self._file is None:
+            return False
+        try:
+            there = os.stat(self.folder / LOCK)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._file.fileno()))
 
-
-def save_one(path: Path, arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> None:
-    """Write arrays, and the facts about them, as one safetensors file."""
-    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    words = {"kind": kind, "sha256": hashlib.sha256(serialise(arrays)).hexdigest(), **facts}
-    write_whole(path, serialise(arrays, {"record": json.dumps({**words, "seal": _seal(words)})}))
-
-
-def load_one(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What ``save_one`` wrote, unless it was changed since or is of another kind."""
-    data = path.read_bytes()
-    try:
-        arrays = parse(data)
-        size = int.from_bytes(data[:8], "little")
-        words = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["record"])
-        seal = words.pop("seal")
-    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise ValueError(f"{path} is no {kind}, or it was cut short: save it anew.") from None
-    if seal != _seal(words) or words.pop("sha256") != hashlib.sha256(serialise(arrays)).hexdigest():
-        raise ValueError(f"{path} was changed since it was written: save it anew.")
-    if words.pop("kind") != kind:
-        raise ValueError(f"{path} is no {kind}: save it anew.")
-    return arrays, words
-
-
-def parse(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file; of bfloat16, too, which the package's own function for NumPy does not know."""
-    return {name: np.frombuffer(a["data"], TYPES[a["dtype"]]).reshape(a["shape"]) for name, a in deserialize(data)}
-
-
-def named(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by their paths."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {_name(where): leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for where, leaf in leaves}
-
-
-def put_back(like: PyTree, arrays: dict[str, Any]) -> PyTree:
-    """A tree like ``like``, of the arrays that ``named`` called so."""
-    return jax.tree_util.tree_map_with_path(lambda where, _: arrays[_name(where)], like)
-
-
-def _name(where: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(where, simple=True, separator=".")
-
-
-def _with(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _seal(words: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
-
-
-def _broken(file: Path, what: str) -> ValueError:
-    return ValueError(f"{file} {what}: delete {file.stem}.* to go on from what was saved before, or start anew.")
+    def _release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None

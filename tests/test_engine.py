@@ -23,7 +23,7 @@ from sdebnn import (
     elbo,
     fit,
 )
-from sdebnn.train import estimator_noise
+from sdebnn.train import RunFolder, estimator_noise, saved_answer, saved_steps
 from sdebnn.train.loop import KL_FLOOR
 
 KEY = jax.random.key(0)
@@ -269,3 +269,50 @@ def test_one_program_serves_every_length_of_call(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         fit(LINE, Gaussian(0.7), X, Y, epochs=120, **HOW)
     assert sum("Finished XLA compilation of jit(advance)" in m for m in caplog.messages) == 1
+
+
+def test_parameters_that_were_never_tried_are_not_announced_as_good(tmp_path):
+    # One step at a rate of 1e6: the parameters are finite, and useless. The last ones of a good ELBO are the first.
+    with pytest.warns(RuntimeWarning, match="returned are those of step 0, the last ones with a good ELBO"):
+        fitted = fit(LINE, Gaussian(0.1), X, Y, epochs=1, optimizer=optax.sgd(1e6), folder=tmp_path, **HOW)
+    assert np.array_equal(weights(fitted), LINE.module.weight)
+    saved = saved_answer(tmp_path, eqx.filter((LINE, Gaussian(0.1)), eqx.is_inexact_array))
+    assert np.array_equal(saved[0].module.weight, LINE.module.weight)
+
+
+class Cliff(eqx.Module):
+    """Falls off where the weight passes 0.3: finite parameters whose ELBO is not."""
+
+    weight: jax.Array
+
+    def __call__(self, x, *, key):
+        return self.weight * x * jnp.where(self.weight > 0.3, jnp.inf, 1.0), jnp.zeros(())
+
+
+def test_a_run_that_falls_off_a_cliff_returns_and_keeps_what_was_before(tmp_path):
+    x = jnp.ones((4, 1))
+    how = {**HOW, "optimizer": optax.sgd(0.06), "max_skipped": 3, "keep": 1, "save_every": 0.0, "folder": tmp_path}
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(RuntimeWarning, match="3 of .* steps were skipped"):
+        patch.setattr("sdebnn.train.running.SECONDS_A_CALL", 0.0)  # a call for every step, and a checkpoint
+        fitted = fit(Cliff(jnp.array(0.0)), Gaussian(1.0), x, x, epochs=50, **how)
+    assert 0 < fitted.model.weight <= 0.3
+    best = float(np.nanmax(np.where(np.isfinite(fitted.history["elbo"]), fitted.history["elbo"], np.nan)))
+    assert float(elbo(fitted.model, Gaussian(1.0), x, x, key=KEY).elbo) == pytest.approx(best, rel=1e-6)
+    saved = saved_answer(tmp_path, eqx.filter((Cliff(jnp.array(0.0)), Gaussian(1.0)), eqx.is_inexact_array))
+    assert saved[0].weight == fitted.model.weight
+
+
+def test_rotation_keeps_the_last_good_checkpoint(tmp_path):
+    with RunFolder(tmp_path, keep=2) as place:
+        facts = {"seconds": 0.0, "stopped": False, "waited": 0, "best_value": None, "best_step": 0,
+                 "answer": "parameters", "settings": {}, "configuration": {}, "versions": {}}  # fmt: skip
+        for step in range(1, 8):
+            place.save(step, {"a": np.zeros(1)}, {**facts, "step": step, "good": step == 3})
+    assert saved_steps(tmp_path) == [3, 6, 7]
+
+
+def test_a_trained_rate_never_turns_negative():
+    block = bayesianize(Push(jnp.ones(1)), prior=OU(rate=jnp.array(0.05), sigma=0.5), drift=LinearDrift(1), key=KEY)
+    x, y = jnp.zeros((8, 1)), jnp.full((8, 1), 3.0)  # growing weights would fit them best
+    fitted = fit(block, Gaussian(0.1), x, y, epochs=10, learning_rate=0.05, **HOW)
+    assert fitted.model.prior.rate == 0.0

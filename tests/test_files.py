@@ -12,7 +12,8 @@ import pytest
 import victim
 from safetensors.numpy import save as serialise
 
-from sdebnn.files import load_tree, read_facts, save_tree, write_facts, write_whole
+from sdebnn.files import write_whole
+from sdebnn.records import load_tree, read_record, save_tree, write_record
 from sdebnn.train import saved_answer, saved_steps
 
 KIND = "test, version 1"
@@ -41,7 +42,7 @@ def test_a_tree_comes_back_bit_for_bit_with_its_facts(tmp_path):
     }
     tree["bfloat16"] = np.full(3, 1 / 3, jnp.bfloat16)
     save_tree(tmp_path / "x", tree, KIND, {"step": 3, "words": "ünï"})
-    back, facts = load_tree(tmp_path / "x", tree, KIND)
+    back, facts = load_tree(tmp_path / "x", tree, KIND, {})
     assert facts["step"] == 3
     assert facts["words"] == "ünï"
     for one, two in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
@@ -71,9 +72,9 @@ def test_a_tree_of_another_shape_type_or_name_is_refused(tmp_path):
         ({"a": TREE["a"]}, "first b.0"),
     ):
         with pytest.raises(ValueError, match=words):
-            load_tree(tmp_path / "x", like, KIND)
+            load_tree(tmp_path / "x", like, KIND, {})
     with pytest.raises(ValueError, match="is not a other"):
-        load_tree(tmp_path / "x", TREE, "other")
+        load_tree(tmp_path / "x", TREE, "other", {})
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +148,8 @@ def test_checkpoints_of_two_steps_cannot_be_mixed(run):
 
 def test_a_record_that_was_edited_is_refused(tmp_path):
     file = tmp_path / "run.json"
-    write_facts(file, KIND, {"seed": 1})
+    write_record(file, KIND, {"seed": 1})
     words = json.loads(file.read_text())
     file.write_text(json.dumps({**words, "seed": 2}))
     with pytest.raises(ValueError, match="was changed since it was written"):
-        read_facts(file, KIND)
+        read_record(file, KIND, {})

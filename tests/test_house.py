@@ -8,7 +8,7 @@ import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "starts", "processes", "fields", "convolutions", "likelihoods", "metrics", "integrate",
+    "checks", "files", "records", "fingerprints", "starts", "processes", "fields", "convolutions", "likelihoods", "metrics", "integrate",
     "contract", "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "estimators",
     "artifacts", "plots", "verify", "cli",
 ]  # fmt: skip

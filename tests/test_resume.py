@@ -14,10 +14,15 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import numpy as np
+import optax
 import pytest
 import victim
 
+from sdebnn import Gaussian, Laplace
+from sdebnn.files import FolderLock
+from sdebnn.records import write_record
 from sdebnn.train import running, saved_steps
 
 
@@ -90,7 +95,7 @@ def test_a_run_killed_inside_a_save_resumes_to_the_identical_parameters(processe
     assert np.isfinite(fitted.history["elbo"]).all()  # the history, too, has no gap
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_first_and_loses_nothing(number, answer, memory, monkeypatch):
     heard = []
 
@@ -204,11 +209,126 @@ def test_a_finished_run_resumes_to_itself_and_only_the_last_checkpoints_are_kept
     assert victim.leaves(victim.train(memory, resume=True)) == answer
 
 
+def test_a_signal_that_is_ignored_stays_ignored(memory, answer, monkeypatch):
+    def hang_up(self, row):
+        if row["step"] == 35:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(running.RunFolder, "log", hang_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        assert victim.leaves(victim.train(memory)) == answer
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_folder_in_use_or_of_another_run_is_refused(memory):
     stopped_at(memory, 10)
     with pytest.raises(ValueError, match="holds a run already"):
         victim.train(memory)
     with pytest.raises(ValueError, match="patience=None, this run has 3"):
         victim.train(memory, resume=True, patience=3)
-    with running.RunFolder(memory), pytest.raises(ValueError, match="in use by another run"):
+    with running.RunFolder(memory), pytest.raises(ValueError, match="in use by another process"):
         victim.train(memory, resume=True)
+
+
+CHANGES = {  # of a run, each of which makes it another
+    "the likelihood": (
+        {"likelihood": Laplace(0.1, learn=True)},
+        "likelihood.=sdebnn.Gaussian, this run has sdebnn.Lap",
+    ),
+    "its scale": ({"likelihood": Gaussian(0.2)}, "log_scale="),
+    "the optimiser": ({"optimizer": optax.nadam(3e-3)}, "nesterov=False, this run has True"),
+    "its rate": ({"optimizer": optax.adam(4e-3)}, "step_size=-0.003, this run has -0.004"),
+    "the augmentation": ({"augment": lambda x, key: x}, "augment"),
+    "the activation": ({"activation": jax.nn.tanh}, "activation=jax.relu, this run has jax.tanh"),
+    "the last row of the data": ({"last": 1e-3}, "data="),
+    "the last row of the validation": ({"last_held_out": 1e-3}, "validation="),
+    "the warm-up": ({"kl_warmup": 0.4}, "kl_warmup=0.5, this run has 0.4"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    victim.train(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_run_is_not_resumed_as_another(name, finished):
+    change, words = CHANGES[name]
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with pytest.raises(ValueError, match=words) as refused:
+        victim.train(finished, resume=True, **change)
+    assert "\n" not in str(refused.value)
+    assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+
+
+def resealed(folder, change):
+    """Write the last record of a run anew, with other facts and the seal that goes with them."""
+    file = folder / "checkpoints" / f"step-{saved_steps(folder)[-1]:08d}.json"
+    words = json.loads(file.read_text())
+    del words["seal"], words["kind"]
+    change(words)
+    write_record(file, "training checkpoint, version 2", words)
+
+
+def test_another_version_of_sdebnn_is_refused_and_another_of_jax_warned_of(answer, memory):
+    victim.train(memory)
+    resealed(memory, lambda words: words["versions"].update(jax="0.1.2"))
+    with pytest.warns(UserWarning, match=r"jax=0\.1\.2 and goes on with"):
+        assert victim.leaves(victim.train(memory, resume=True)) == answer
+    resealed(memory, lambda words: words["versions"].update(sdebnn="0.0.1"))
+    with pytest.raises(ValueError, match=r"sdebnn='0\.0\.1'"):
+        victim.train(memory, resume=True)
+
+
+def test_the_same_data_in_memory_and_on_disk_are_the_same_data(answer, memory):
+    stopped_at(memory, 20)
+    np.save(memory / "x.npy", np.asarray(victim.data()[0][:50]))
+    streamed = np.load(memory / "x.npy", mmap_mode="r")
+    assert victim.leaves(victim.train(memory, resume=True, x=streamed, memory_limit=1000)) == answer
+    changed = np.array(streamed)
+    changed[-1] += 1e-3
+    np.save(memory / "x.npy", changed)
+    with pytest.raises(ValueError, match="data="):
+        victim.train(memory, resume=True, x=np.load(memory / "x.npy", mmap_mode="r"), memory_limit=1000)
+
+
+def test_a_folder_that_is_deleted_is_made_again_and_the_run_can_be_resumed(answer, memory, monkeypatch):
+    log = running.RunFolder.log
+    folder = memory / "run"
+
+    def delete(self, row):
+        log(self, row)
+        if row["step"] == 40:
+            shutil.rmtree(folder)
+            monkeypatch.setattr(running.RunFolder, "log", log)
+
+    monkeypatch.setattr(running.RunFolder, "log", delete)
+    assert victim.leaves(victim.train(folder)) == answer
+    assert saved_steps(folder)[-1] == victim.STEPS
+    assert victim.leaves(victim.train(folder, resume=True)) == answer
+
+
+def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(memory, monkeypatch):
+    folder, taken = memory / "run", []
+
+    def delete(self, row):
+        if row["step"] == 40:
+            shutil.rmtree(folder)
+            taken.append(FolderLock(folder).__enter__())
+
+    monkeypatch.setattr(running.RunFolder, "log", delete)
+    with pytest.warns(UserWarning, match="uses one of the same name"), pytest.raises(OSError, match="Put that right"):
+        victim.train(folder)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    taken[0].__exit__()
+
+
+def test_metrics_with_absurd_nesting_do_not_stop_a_resume(answer, memory):
+    stopped_at(memory, 20)
+    with open(memory / "metrics.jsonl", "a") as file:
+        file.write("[" * 100_000 + "\n")
+    assert victim.leaves(victim.train(memory, resume=True)) == answer

@@ -15,16 +15,24 @@ from sdebnn.train import running
 STEPS = 90
 
 
-def train(folder, **how):
-    """Train for a few seconds, saving after every step if there is a folder."""
+def data():
+    """All inputs and targets, those held out last."""
+    return toy.wave(60, key=jax.random.key(3))
+
+
+def train(folder, *, activation=jax.nn.relu, x=None, last=0.0, last_held_out=0.0, **how):
+    """Train for a few seconds, saving after every step if there is a folder; with a change, if one is asked for."""
     key = jax.random.key(3)
-    x, y = toy.wave(60, key=key)
-    model = MeanField(eqx.nn.MLP(1, 1, 8, 1, key=key))
-    return fit(
-        model, Gaussian(0.1, learn=True), x[:50], y[:50], validation=(x[50:], y[50:]), key=key, epochs=STEPS // 5,
-        batch_size=10, draws=2, ema=0.9, clip=10.0, kl_warmup=0.5, optimizer=_adam, folder=folder, save_every=0.0,
-        progress=False, **how,
-    )  # fmt: skip
+    inputs, y = data()
+    inputs = inputs.at[49].add(last).at[59].add(last_held_out)
+    model = MeanField(eqx.nn.MLP(1, 1, 8, 1, activation=activation, key=key))
+    settings = {
+        "likelihood": Gaussian(0.1, learn=True), "validation": (inputs[50:], y[50:]), "epochs": STEPS // 5,
+        "batch_size": 10, "draws": 2, "ema": 0.9, "clip": 10.0, "kl_warmup": 0.5, "optimizer": _adam,
+        "save_every": 0.0, "progress": False, **how,
+    }  # fmt: skip
+    likelihood = settings.pop("likelihood")
+    return fit(model, likelihood, inputs[:50] if x is None else x, y[:50], key=key, folder=folder, **settings)
 
 
 def _adam(steps):

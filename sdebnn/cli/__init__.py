@@ -1,5 +1,6 @@
-"""The command line: the only place where strings become objects."""
+"""The command line."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -23,10 +24,27 @@ app.add_typer(data.app, name="data")
 def main() -> None:
     """Run the command line. What a user got wrong is one line on stderr and exit code 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, so that a reader that is gone is noticed here
+    except BrokenPipeError:  # the reader of the output, such as head, has gone; what was to be written to disk is
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
-        print(f"sdebnn: {error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
+    except RuntimeError as error:
+        if "nitialize backend" not in str(error):
+            raise
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        _refuse(
+            f"JAX_PLATFORMS={asked!r} asks for a device that JAX cannot use here: unset it, or install the JAX that is "
+            "made for that device."
+        )
+
+
+def _refuse(words: str) -> None:
+    print(f"sdebnn: {' '.join(words.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)

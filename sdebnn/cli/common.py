@@ -5,8 +5,8 @@ import io
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,22 @@ def key_of(seed: int) -> jax.Array:
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed={seed} must be a whole number from 0 to {2**32 - 1}.")
     return jax.random.key(seed)
+
+
+def check_out(path: Path, suffix: str, *, force: bool, inputs: Iterable[Path]) -> None:
+    """Refuse, before long work, a file that could not be written after it, or that should not be."""
+    if path.suffix != suffix:
+        raise ValueError(f"out={path} must end in {suffix}: choose another name.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written: choose a file name in a folder that is there.")
+    if path.exists():
+        for each in inputs:
+            if each.exists() and path.samefile(each):
+                raise ValueError(f"out={path} is the file of the inputs, which would be lost: choose another name.")
+        if not force:
+            raise ValueError(f"{path} is there already: add --force to replace it, or choose another name with --out.")
+    with tempfile.TemporaryFile(dir=path.parent):  # refused here where the folder cannot be written to
+        pass
 
 
 def prepare_pictures(out: Path) -> None:
@@ -52,7 +68,12 @@ def save_picture(figure: Any, path: Path) -> None:
 def plain_warnings() -> Iterator[None]:
     """Warnings as one line each."""
     before = warnings.showwarning
-    warnings.showwarning = lambda message, *_, **__: print(f"sdebnn: {message}", file=sys.stderr)
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        with suppress(OSError):  # nobody reads it any more
+            print(f"sdebnn: {message}", file=sys.stderr)
+
+    warnings.showwarning = show
     try:
         yield
     finally:

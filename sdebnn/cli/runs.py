@@ -9,7 +9,7 @@ import typer
 
 from sdebnn import runs
 from sdebnn.checks import check_array
-from sdebnn.cli.common import key_of, plain_warnings
+from sdebnn.cli.common import check_out, key_of, plain_warnings
 from sdebnn.data import formats
 from sdebnn.files import save_array
 from sdebnn.likelihoods import Categorical
@@ -71,14 +71,17 @@ def predict(
     run: Folder,
     inputs: Annotated[Path, typer.Argument(help="A .npy file of examples, as those the run was trained on.")],
     out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file to write, if it is there.")] = False,
     draws: Draws = 16,
     seed: Annotated[int, typer.Option(help="Names the draws.")] = 0,
     best: Best = False,
 ) -> None:
     """Predict with a run's model: class probabilities, or means and standard deviations, one row an example."""
     key_of(seed)
+    check_out(out, ".npy", force=force, inputs=(inputs,))
     x = formats.mapped(inputs)
     check_array(str(inputs), x, least_ndim=2)
+    runs.check_inputs(run, str(inputs), x)
     made, model, likelihood = runs.open_run(run, best=best)
     if made.data.train.x.dtype == np.uint8 != x.dtype:
         raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")

@@ -19,15 +19,36 @@ from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.compare import images, vectors
 from sdebnn.compare.rows import Row
 from sdebnn.data import DataSet, Part, formats, held_out
-from sdebnn.files import read_facts, save_array, write_facts
+from sdebnn.files import save_array
+from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
 from sdebnn.predict import evaluate, predict
+from sdebnn.records import (
+    OBJECT,
+    TEXT,
+    Rule,
+    Rules,
+    broken,
+    check_record,
+    number,
+    or_none,
+    read_record,
+    whole,
+    write_record,
+)
 from sdebnn.train import fit
 
 KIND = "comparison of sdebnn, version 1"
 VALIDATION = 0.1  # of the training part: held out from all rows alike, for those that choose a temperature on it
 CURVE_DRAWS = 1000
 POINTS = 161
+ROWS = Rule("a list of rows", lambda value: isinstance(value, list) and all(isinstance(row, dict) for row in value))
+SCORES: Rules = {
+    "name": TEXT,
+    **{name: number() for name in ("nll", "kl", "kl_weight", "seconds")},
+    **{name: whole() for name in ("draws", "parameters")},
+    "chains": or_none(OBJECT),
+}
 
 
 class Scale(NamedTuple):
@@ -113,7 +134,8 @@ class Comparison:
                 raise ValueError(f"row={name!r} is not one for {data.name}: choose from {', '.join(names)}.")
         self.rows = [row for row in self.task.rows if not only or row.name in only]
         self.settings = {
-            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
+            "data": data.name, "digests": [digest(array) for part in (data.train, data.test) for array in part],
+            "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
         }  # fmt: skip
         self.file = out / "compare.json"
         self.done = self._known(resume)
@@ -124,7 +146,7 @@ class Comparison:
             return []
         if not resume:
             raise ValueError(f"{self.out} holds a comparison already: add --resume to go on, or choose another folder.")
-        known = read_facts(self.file, KIND)
+        known = read_record(self.file, KIND, {"settings": OBJECT, "rows": ROWS})
         settings = known["settings"]
         for name, value in self.settings.items():
             if settings.get(name) != value:
@@ -132,6 +154,11 @@ class Comparison:
                     f"{self.out} was made with {name}={shown(settings.get(name))}, this command has {shown(value)}: "
                     "use the same, or choose another folder."
                 )
+        names = [row.name for row in self.task.rows]
+        for row in known["rows"]:
+            check_record(self.file, row, SCORES)
+            if row["name"] not in names:
+                raise broken(self.file, f"holds the row {shown(row['name'])}, which is not one for these data")
         return known["rows"]
 
     def pending(self) -> list[Row]:
@@ -144,7 +171,7 @@ class Comparison:
         self.out.mkdir(parents=True, exist_ok=True)
         scores = self._scored(row, progress)
         self.done.append(scores)
-        write_facts(self.file, KIND, {"settings": self.settings, "machine": _machine(), "rows": self.in_order()})
+        write_record(self.file, KIND, {"settings": self.settings, "machine": _machine(), "rows": self.in_order()})
         return scores
 
     def in_order(self) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Train any model of the contract, by its evidence lower bound, and lose nothing on the way."""
 
 from sdebnn.train.engine import Fit, fit
-from sdebnn.train.folder import saved_answer, saved_seconds, saved_steps
+from sdebnn.train.folder import RunFolder, saved_answer, saved_seconds, saved_steps
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
 from sdebnn.train.objective import Elbo, as_data, elbo, is_lazy
 
@@ -9,6 +9,7 @@ __all__ = [
     "Elbo",
     "EstimatorNoise",
     "Fit",
+    "RunFolder",
     "as_data",
     "elbo",
     "estimator_noise",

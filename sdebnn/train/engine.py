@@ -19,11 +19,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, shown
 from sdebnn.contract import check_conditioning, conditioned
-from sdebnn.files import fingerprint
+from sdebnn.fingerprints import described
 from sdebnn.likelihoods import Likelihood
+from sdebnn.train.collapse import KL_WARMUP, infers_start, warn_if_collapsed
 from sdebnn.train.folder import RunFolder
 from sdebnn.train.loop import Job
-from sdebnn.train.objective import as_data, is_resident
+from sdebnn.train.objective import as_data
 from sdebnn.train.progress import Display
 from sdebnn.train.running import Plan, Running, Watch
 from sdebnn.train.source import source_of
@@ -56,7 +57,7 @@ def fit(
     draws: int = 4,
     draws_at_once: int | None = None,
     kl_weight: float = 1.0,
-    kl_warmup: float = 0.0,
+    kl_warmup: float | None = None,
     learning_rate: float = 2e-2,
     optimizer: Optimizer | None = None,
     clip: float | None = None,
@@ -70,7 +71,7 @@ def fit(
     monitor: int | None = None,
     max_skipped: int = 10,
     memory_limit: int = 2**31,
-    folder: str | Path | None = None,
+    folder: str | Path | RunFolder | None = None,
     resume: bool = False,
     save_every: float = 60.0,
     keep: int = 2,
@@ -85,7 +86,8 @@ def fit(
     ``memory_limit`` bytes, such as a memory map, are read as they are needed.
 
     **Objective.** ``draws`` of the weights a step, ``draws_at_once`` of them side by side (all, unless told; 1 suits
-    convolutions). ``kl_weight`` 1 is the ELBO; it is reached from a thousandth over the first ``kl_warmup`` of the run.
+    convolutions). ``kl_weight`` 1 is the ELBO; it is reached from a thousandth over the first ``kl_warmup`` of the run:
+    0.3 of it where w_0 is inferred, unless told, since a net charged in full from the start may learn nothing at all.
     ``roughness_weight`` times the roughness of the hidden units is added to the loss -ELBO / N: dynamics that few steps
     solve well, at some cost in fit.
 
@@ -101,9 +103,11 @@ def fit(
     curvature, a temperature is chosen on ``validation``.
 
     **Nothing is lost.** A step whose numbers are not finite is skipped and counted; after ``max_skipped`` in a row
-    training stops with a warning and the last good parameters. With a ``folder`` there are checkpoints, every
-    ``save_every`` seconds and at the end, the last ``keep`` of them kept, and ``metrics.jsonl``; Ctrl-C and SIGTERM
-    save first; ``resume=True`` goes on from the last one, to the same numbers as if nothing had happened.
+    training stops with a warning. What is returned was tried: if the ELBO of the last parameters is not finite, or has
+    exploded, the last parameters with a good one are returned instead, with a warning. With a ``folder`` there are
+    checkpoints, every ``save_every`` seconds and at the end, the last ``keep`` of them kept, beside the last good one,
+    and ``metrics.jsonl``; Ctrl-C, SIGTERM and SIGHUP save first; ``resume=True`` goes on from the last one, to the same
+    numbers as if nothing had happened. It refuses another model, likelihood, optimiser, setting or data set.
     """
     check_key(key)
     check_conditioning(model, likelihood, validation)
@@ -118,6 +122,8 @@ def fit(
         if value is not None:
             check_count(name, value)
     check_positive("kl_weight", kl_weight, or_zero=True)
+    if kl_warmup is None:
+        kl_warmup = KL_WARMUP if infers_start(model) else 0.0
     check_positive("kl_warmup", kl_warmup, or_zero=True)
     check_positive("learning_rate", learning_rate)
     check_positive("roughness_weight", roughness_weight, or_zero=True)
@@ -158,19 +164,22 @@ def fit(
     settings = {
         "epochs": epochs, "batch_size": batch, "accumulate": accumulate, "draws": draws, "kl_weight": kl_weight,
         "kl_warmup": kl_warmup, "learning_rate": learning_rate, "clip": clip, "ema": ema,
-        "roughness_weight": roughness_weight, "watch": watch, "patience": patience,
-        "validation": None if validation is None else _fingerprint(*validation), "validate_every": validate_every,
-        "examples": examples, "data": _fingerprint(x, y),
-        "key": jax.random.key_data(key).tolist(),
+        "roughness_weight": roughness_weight, "watch": watch, "patience": patience, "validate_every": validate_every,
+        "examples": examples, "key": jax.random.key_data(key).tolist(),
     }  # fmt: skip
+    parts = {"model": model, "likelihood": likelihood, "optimizer": optimizer, "augment": augment}
+    configuration = {name: described(part) for name, part in parts.items()}
     plan = Plan(
         job, total, validate_every or math.ceil(records / steps_an_epoch), validation, watch, patience, monitor,
-        save_every, settings,
+        save_every, settings, configuration,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         place = None
         if folder is not None:
-            place = stack.enter_context(RunFolder(Path(folder), keep=keep, tensorboard=tensorboard))
+            place = folder
+            if not isinstance(place, RunFolder):
+                place = stack.enter_context(RunFolder(Path(place), keep=keep, tensorboard=tensorboard))
+            settings.update(place.digests(data=(x, y), validation=validation))
         display = stack.enter_context(Display(progress, total, kl_weight, kl_warmup, examples))
         parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
         source = source_of(x, y, key, job, memory_limit)
@@ -178,6 +187,8 @@ def fit(
         if place is not None:
             run.go_on_from(place, resume)
         model, likelihood = eqx.combine(run.train(), rest)
+        if infers_start(model):
+            warn_if_collapsed(likelihood, run.history, y)
         model = conditioned(
             model, likelihood, x, y, validation=validation, key=jax.random.fold_in(key, 0xC0D), say=display.say
         )
@@ -203,7 +214,3 @@ def _adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
 @functools.cache
 def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.GradientTransformation:
     return optax.chain(by_stacks(lambda _: optax.clip_by_global_norm(norm)), optimizer)
-
-
-def _fingerprint(x: Any, y: Array) -> str:
-    return fingerprint(x if is_resident(x) else x[: min(1000, x.shape[0])], y)

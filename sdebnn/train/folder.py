@@ -2,10 +2,10 @@
 
 checkpoints/step-00001200.safetensors, .json    parameters, optimiser, EMA, best, history, step, random state
 metrics.jsonl                                   how training went
+data.json                                       digests of the data, by file, so that large files are read once
 """
 
 import contextlib
-import fcntl
 import importlib.util
 import json
 import math
@@ -17,30 +17,61 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sdebnn.files import PART, load_tree, read_facts, save_tree, write_whole
+from sdebnn.files import PART, FolderLock, contents, remove_parts, write_whole
+from sdebnn.fingerprints import kept_digest
+from sdebnn.records import (
+    OBJECT,
+    YES_OR_NO,
+    Rules,
+    broken,
+    check_finite,
+    load_tree,
+    named,
+    number,
+    one_of,
+    or_none,
+    read_record,
+    record_bytes,
+    save_tree,
+    whole,
+)
 
-KIND = "training checkpoint, version 1"
+KIND = "training checkpoint, version 2"
+DATA_KIND = "digests of data, version 1"
+RULES: Rules = {
+    "step": whole(),
+    "seconds": number(0.0),
+    "stopped": YES_OR_NO,
+    "waited": whole(),
+    "best_value": or_none(number()),
+    "best_step": whole(),
+    "answer": one_of("parameters", "ema", "best"),
+    "good": YES_OR_NO,
+    "settings": OBJECT,
+    "configuration": OBJECT,
+    "versions": OBJECT,
+}
 
 
 class RunFolder:
-    """A folder that one run at a time writes to. Use it as a context: it is locked until the end."""
+    """A folder that one run at a time writes to. Use it as a context: it is locked until the end.
+
+    A folder that someone deletes meanwhile is made again, with the files given to ``write``, at the next save.
+    """
 
     def __init__(self, path: Path, *, keep: int = 2, tensorboard: bool = False):
         self.path, self.keep = Path(path), keep
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
         self.tensorboard = tensorboard
+        self._lock = FolderLock(self.path)
+        self._written: dict[str, bytes] = {}
         if tensorboard and importlib.util.find_spec("tensorboardX") is None:
             raise ValueError("tensorboard=True needs tensorboardX: pip install 'sdebnn[logging]'.")
 
     def __enter__(self) -> "RunFolder":
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / ".lock", "w")  # held for as long as the run lasts
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ValueError(f"{self.path} is in use by another run: wait for it, or choose another folder.") from None
+        self._lock.__enter__()
+        remove_parts(self.path)
         self._board = None
         if self.tensorboard:
             from tensorboardX import SummaryWriter
@@ -51,31 +82,76 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         if self._board is not None:
             self._board.close()
-        self._lock.close()
+        if (
+            self._lock.is_held and not self.steps()
+        ):  # nothing was trained: remove what was written before the first step
+            for name in self._written:
+                (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.checkpoints.rmdir()
+            self._lock.abandon()
+        self._lock.__exit__()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of the run, which is written again if the folder is deleted."""
+        write_whole(self.path / name, data)
+        self._written[name] = data
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that are complete, in order."""
         return saved_steps(self.path)
 
     def save(self, step: int, tree: PyTree, facts: dict[str, Any]) -> None:
-        """Write a checkpoint, then forget all but the last few. The one before stays whole whatever happens."""
-        before = self.steps()
+        """Write a checkpoint, then remove all but the last few, and the last one known to be good."""
+        self._hold()
+        before = [s for s in self.steps() if s != step]
         save_tree(self._pair(step), tree, KIND, facts)
-        for old in [s for s in before if s != step][: -(self.keep - 1) or None]:
-            self._pair(old).with_suffix(".json").unlink(missing_ok=True)  # first: what it names is then no checkpoint
+        kept = {step, *before[len(before) - (self.keep - 1) :]}
+        if not facts["good"]:
+            kept.update([s for s in before if self._is_good(s)][-1:])
+        for old in set(before) - kept:
+            self._pair(old).with_suffix(".json").unlink(missing_ok=True)  # first: without it, there is no checkpoint
             self._pair(old).with_suffix(".safetensors").unlink(missing_ok=True)
-        whole = {self._pair(s).name for s in self.steps()}
+        complete = {self._pair(s).name for s in self.steps()}
         for file in self.checkpoints.iterdir():  # what an earlier process, killed while it saved, left behind
-            if file.name.endswith(PART) or (file.suffix == ".safetensors" and file.stem not in whole):
+            if file.name.endswith(PART) or (file.suffix == ".safetensors" and file.stem not in complete):
                 file.unlink(missing_ok=True)
+
+    def _hold(self) -> None:
+        """Make sure that the folder is there, ours and complete."""
+        self._lock.hold()
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        for name, data in self._written.items():
+            if not (self.path / name).exists():
+                write_whole(self.path / name, data)
+
+    def _is_good(self, step: int) -> bool:
+        try:
+            return self.facts(step)["good"]
+        except ValueError:
+            return False
 
     def load(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
         """The checkpoint of a step, as arrays in the places of those of ``like``, and the facts saved with it."""
-        return load_tree(self._pair(step), like, KIND)
+        tree, facts = load_tree(self._pair(step), like, KIND, RULES)
+        trained = {name: tree[name] for name in ("parameters", "ema", "best")}
+        check_finite(self._pair(step).with_suffix(".safetensors"), named(trained))
+        return tree, facts
 
     def facts(self, step: int) -> dict[str, Any]:
         """The facts saved with a checkpoint."""
-        return read_facts(self._pair(step).with_suffix(".json"), KIND)
+        return _facts(self.path, step)
+
+    def digests(self, **parts: tuple[Any, Any] | None) -> dict[str, list[str] | None]:
+        """Digests of inputs and targets by name; those of files that did not change are remembered in the folder."""
+        file, kept = self.path / "data.json", {}
+        with contextlib.suppress(ValueError, OSError):  # a record that is not there, or is damaged, is made anew
+            kept = read_record(file, DATA_KIND, {"digests": OBJECT})["digests"]
+        known = dict(kept)
+        found = {name: None if part is None else [kept_digest(a, kept) for a in part] for name, part in parts.items()}
+        if kept != known:
+            self.write(file.name, record_bytes(DATA_KIND, {"digests": kept}))
+        return found
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the metrics."""
@@ -88,12 +164,12 @@ class RunFolder:
                     self._board.add_scalar(name, value, row["step"])
 
     def rewind(self, step: int) -> None:
-        """Forget the metrics of steps after this one: they are about to be run again."""
+        """Remove the metrics of steps after this one: they are about to be run again."""
         if not self.metrics.exists():
             return
         kept = []
-        for line in self.metrics.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut short
+        for line in contents(self.metrics).decode(errors="replace").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a line that is no row
                 if json.loads(line)["step"] <= step:
                     kept.append(line)
         write_whole(self.metrics, "".join(line + "\n" for line in kept).encode())
@@ -105,31 +181,40 @@ class RunFolder:
 def saved_steps(path: Path) -> list[int]:
     """The steps of the complete checkpoints in a run's folder, in order."""
     names = [file.stem.removeprefix("step-") for file in (Path(path) / "checkpoints").glob("step-*.json")]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def saved_seconds(path: Path) -> float:
     """How long a run has trained so far, in all its sessions."""
-    return round(read_facts(_pair(path, saved_steps(path)[-1]).with_suffix(".json"), KIND)["seconds"], 2)
+    return round(_facts(path, saved_steps(path)[-1])["seconds"], 2)
 
 
 def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
     """The parameters that a run has reached, in the places of those of ``like``: its answer, or the best so far.
 
     The answer is what ``fit`` would return if the run ended there: the best with early stopping, else the average or
-    the last. The best ride along in every checkpoint of a run with a validation part.
+    the last. The best are part of every checkpoint of a run with a validation part.
     """
     steps = saved_steps(path)
     if not steps:
         raise ValueError(f"{path} holds no checkpoint: train it first, with sdebnn train --out {path} --resume.")
-    pair = _pair(path, steps[-1])
-    facts = read_facts(pair.with_suffix(".json"), KIND)
+    facts = _facts(path, steps[-1])
     if best and not facts["best_step"]:
         raise ValueError(
             f"{path} was not validated so far, so that none of its parameters is the best: leave out best."
         )
-    answer = "best" if best else facts["answer"]
-    return jax.tree.map(jnp.asarray, load_tree(pair, {answer: like}, KIND, some=True)[0][answer])
+    answer, pair = "best" if best else facts["answer"], _pair(path, steps[-1])
+    found = load_tree(pair, {answer: like}, KIND, RULES, some=True)[0][answer]
+    check_finite(pair.with_suffix(".safetensors"), named({answer: found}))
+    return jax.tree.map(jnp.asarray, found)
+
+
+def _facts(path: Path, step: int) -> dict[str, Any]:
+    file = _pair(path, step).with_suffix(".json")
+    facts = read_record(file, KIND, RULES)
+    if facts["step"] != step:
+        raise broken(file, f"says that it is of step {facts['step']}")
+    return facts
 
 
 def _pair(path: Path, step: int) -> Path:

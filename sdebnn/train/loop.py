@@ -15,6 +15,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
+from sdebnn.processes import OU
 from sdebnn.train.graphs import compiler_options
 from sdebnn.train.objective import Elbo, as_floats, elbo
 from sdebnn.train.stacks import Stacks, stacked, unstacked
@@ -142,7 +143,7 @@ def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) 
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in gradient.values()))
     updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, now)
     updates = jax.tree.map(lambda update, leaf: jnp.broadcast_to(update, leaf.shape), updates, now)  # a number may do
-    parameters = optax.apply_updates(state.parameters, stacked(updates, like))
+    parameters = _constrained(call, optax.apply_updates(state.parameters, stacked(updates, like)))
     finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))
     ema = None
@@ -154,6 +155,19 @@ def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) 
     parameters, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
     skipped, in_a_row = state.skipped + ~good, jnp.where(good, 0, state.in_a_row + 1)
     return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), Record(terms, norm, ~good)
+
+
+def _constrained(call: Call, stacks: Stacks) -> Stacks:
+    """The parameters with those of priors brought back to where they may be."""
+
+    def is_prior(node: Any) -> bool:
+        return isinstance(node, OU)
+
+    parts = eqx.combine(unstacked(stacks, call.like), call.rest)
+    if not any(is_prior(node) and eqx.is_array(node.rate) for node in jax.tree.leaves(parts, is_leaf=is_prior)):
+        return stacks
+    parts = jax.tree.map(lambda node: node.constrained() if is_prior(node) else node, parts, is_leaf=is_prior)
+    return stacked(eqx.filter(parts, eqx.is_inexact_array), call.like)
 
 
 def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Stacks, Elbo]:

@@ -1,10 +1,44 @@
-"""What a person sees of a run: the temperature once, then a bar with loss, KL, accuracy and the time left."""
+"""What a person sees of a run: the temperature once, then a bar with the time left, loss, KL and accuracy."""
 
+import contextlib
 import math
+import sys
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.table import Column
+from rich.text import Text
+
+BAR = 10  # letters
+
+
+class _Stream:
+    """Standard error, for as long as someone reads it: a closed pipe or terminal must not end a training."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+class _Line(ProgressColumn):
+    """The bar, the time left and the numbers, as one text: a narrow terminal cuts off its end, and nothing else."""
+
+    def render(self, task: Task) -> Text:
+        """The line of a task."""
+        filled = int(BAR * task.percentage / 100)
+        left = "-:--:--" if task.time_remaining is None else str(timedelta(seconds=int(task.time_remaining)))
+        words = f"{task.percentage:3.0f}%  {left} left  {task.description}"
+        return Text.assemble(("━" * filled, "green"), ("━" * (BAR - filled), "dim"), f" {words}")
 
 
 class Display:
@@ -12,18 +46,12 @@ class Display:
 
     def __init__(self, show: bool, total: int, kl_weight: float, kl_warmup: float, examples: int):
         self.show, self.total = show, total
-        self.console = Console(stderr=True)
+        stream: Any = _Stream()
+        self.console = Console(file=stream)
         if not self.console.is_terminal:
             self.console.width = 120
         self.about = _about(kl_weight, kl_warmup, examples)
-        self.bar = Progress(
-            BarColumn(bar_width=10),
-            TextColumn("{task.percentage:3.0f}%  {task.description}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            console=self.console,
-            disable=not show,
-        )
+        self.bar = Progress(_Line(Column(no_wrap=True)), console=self.console, disable=not show)
         self.task = self.bar.add_task("compiling", total=total)
         self.held_out = ""
 

@@ -1,8 +1,10 @@
 """One run: what it has reached, and how it goes on, is told of, kept, and stopped."""
 
 import contextlib
+import errno
 import math
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -16,6 +18,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from sdebnn.checks import shown
+from sdebnn.fingerprints import difference
 from sdebnn.train.folder import RunFolder
 from sdebnn.train.loop import Call, Job, Record, TrainState, compiled, kl_weight_at, start
 from sdebnn.train.monitor import estimator_noise
@@ -25,6 +28,7 @@ from sdebnn.train.source import Source
 from sdebnn.train.stacks import Stacks, stacked, unstacked
 from sdebnn.train.validation import validation_scores
 
+EXPLODED = 1e3  # how many times a negative ELBO exceeds the first one, or a nat an example, when parameters are useless
 SECONDS_A_CALL = 5.0  # after which a call returns, so that Ctrl-C is heard; an epoch that is shorter is one call
 
 Watch = Literal["nll", "elbo"]
@@ -42,6 +46,15 @@ class Plan(NamedTuple):
     monitor: int | None
     save_every: float  # seconds
     settings: dict[str, Any]
+    configuration: dict[str, dict[str, str]]  # what model, likelihood, optimiser and augmentation are made of
+
+
+class Good(NamedTuple):
+    """Parameters, and their average, whose ELBO was measured: finite, and not exploded."""
+
+    step: int
+    parameters: PyTree
+    ema: PyTree
 
 
 class Running:
@@ -65,6 +78,7 @@ class Running:
         self.best_value, self.best_step, self.waited = math.inf, 0, 0
         self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
         self.step, self.seconds, self.stopped = 0, 0.0, False
+        self.good, self.restored = self._as_good(), False
 
     def go_on_from(self, place: RunFolder, resume: bool) -> None:
         """Take up what the folder holds."""
@@ -78,12 +92,7 @@ class Running:
                 "another folder."
             )
         saved = place.facts(steps[-1])
-        for name, value in self.plan.settings.items():
-            if saved["settings"].get(name) != value:
-                raise ValueError(
-                    f"{place.path} was trained with {name}={shown(saved['settings'].get(name))}, this run has "
-                    f"{shown(value)}: use the same, or choose another folder."
-                )
+        self._check_same(place, saved)
         tree, _ = place.load(steps[-1], self._tree())
         self.best, self.history = tree.pop("best"), tree.pop("history")
         self.key = jax.random.wrap_key_data(tree.pop("key"))
@@ -93,44 +102,120 @@ class Running:
         self.step, self.seconds = saved["step"], saved["seconds"]
         self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
         self.best_step, self.waited, self.stopped = saved["best_step"], saved["waited"], saved["stopped"]
+        self.good = self._as_good()
         place.rewind(self.step)
         self.display.resumed(self.step)
+
+    def _check_same(self, place: RunFolder, saved: dict[str, Any]) -> None:
+        """Refuse to go on with a run that was another; warn where the numbers may differ in their last digits."""
+        versions, before = _versions(), saved["versions"]
+        settings, configuration = saved["settings"], saved["configuration"]
+        found = [(name, settings.get(name), value) for name, value in self.plan.settings.items()]
+        found.append(("sdebnn", before.get("sdebnn"), versions["sdebnn"]))
+        differing = [(name, shown(was), shown(now)) for name, was, now in found if was != now]
+        for name, now in self.plan.configuration.items():
+            other = difference(configuration.get(name) or {}, now, code=before.get("python") == versions["python"])
+            if other is not None:
+                differing.append((f"{name}.{other[0]}", *other[1:]))
+        if differing:
+            name, was, now = differing[0]
+            raise ValueError(
+                f"{place.path} was trained with {name}={was}, this run has {now}: use the same, or choose another "
+                "folder."
+            )
+        for name in ("jax", "device"):
+            if before.get(name) != versions[name]:
+                warnings.warn(
+                    f"{place.path} was trained with {name}={before.get(name)} and goes on with {versions[name]}: its "
+                    "numbers will differ in their last digits from those of a run that was never stopped.",
+                    stacklevel=4,
+                )
 
     def train(self) -> PyTree:
         """Run to the end; the parameters that are then the answer."""
         began, saved_at, pace = time.perf_counter() - self.seconds, time.perf_counter(), math.inf
         with listening(self.place is not None) as heard:
-            if self.step < self.plan.total and not self.stopped:
+            going = self.step < self.plan.total and not self.stopped
+            if going:
                 self._advance(self.step)  # no step: only compiled
             while self.step < self.plan.total and not self.stopped:
                 wish = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
-                clock = time.perf_counter()
+                clock, candidate = time.perf_counter(), self._as_good()
                 before, record = self.step, self._advance(self._stop(wish))
                 pace = (time.perf_counter() - clock) / max(1, self.step - before)
                 self.seconds = time.perf_counter() - began
+                if record.terms.elbo.size and self._is_fine(record.terms.elbo[0]):
+                    self.good = candidate
                 self._told(before, record)
                 if heard or (self.place is not None and time.perf_counter() - saved_at >= self.plan.save_every):
-                    self._save(last=bool(heard))
+                    self._save(last=bool(heard), good=self._try())
                     saved_at = time.perf_counter()
                 if heard:
                     self._leave(heard[0])
+            if going:
+                self._settle()
             if self.place is not None and self.place.steps()[-1:] != [self.step]:
-                self._save(last=True)
+                self._save(last=True, good=True)
             if heard:
                 self._leave(heard[0])
-        if skipped := int(self.state.skipped):
-            what = (
-                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite"
-            )
-            if self.gave_up:
-                what += f", the last {self.plan.job.max_skipped} in a row: stopped with the last good parameters"
-            warnings.warn(
-                f"{what}; lower learning_rate={self.plan.settings['learning_rate']}, standardise the data, or give an "
-                "adaptive solver more max_steps.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        self._warn()
         return self._placed(self.best if self._which() == "best" else self._now())
+
+    def _settle(self) -> None:
+        """End with parameters that were tried: the last ones, or those of the last good ELBO if theirs is not."""
+        if not self._try():
+            self.restored = True
+            ema = None if self.good.ema is None else stacked(self.good.ema, self.like)
+            state = self.state._replace(parameters=stacked(self.good.parameters, self.like), ema=ema)
+            self.state = jax.tree.map(jnp.asarray, state)
+            if self.place is not None and self.place.steps()[-1:] == [self.step]:
+                self._save(last=True, good=True)  # in the place of one that holds what was given up
+
+    def _try(self) -> bool:
+        """Whether the ELBO of the parameters as they are now is good: one more step is run, and discarded."""
+        kept, candidate = jax.tree.map(_copied, self.state), self._as_good()
+        step, self.state = self.step, self.state._replace(in_a_row=jnp.zeros((), jnp.int32))
+        try:
+            record = self._advance(step + 1)
+        finally:
+            self.state, self.step = kept, step
+        fine = self._is_fine(record.terms.elbo[0])
+        if fine:
+            self.good = candidate
+        return fine
+
+    def _is_fine(self, elbo: Any) -> bool:
+        """Whether an ELBO is finite, and not absurdly far below the first one."""
+        first = self.history["elbo"][0]
+        scale = max(abs(first) if math.isfinite(first) else 0.0, self.plan.job.examples)
+        return bool(np.isfinite(elbo) and -elbo <= EXPLODED * scale)
+
+    def _as_good(self) -> Good:
+        """The parameters as they are now, in memory of their own: the device's will be consumed."""
+        parameters, ema = jax.tree.map(np.array, (self.state.parameters, self.state.ema))
+        return Good(self.step, unstacked(parameters, self.like), None if ema is None else unstacked(ema, self.like))
+
+    def _warn(self) -> None:
+        """Say what went wrong on the way."""
+        words, skipped = [], int(self.state.skipped)
+        if skipped:
+            more = f", the last {self.plan.job.max_skipped} in a row, and training stopped" if self.gave_up else ""
+            words.append(
+                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite"
+                + more
+            )
+        if self.restored:
+            words.append(
+                f"the ELBO of the last parameters is not finite or has exploded: returned are those of step "
+                f"{self.good.step}, the last ones with a good ELBO"
+            )
+        if words:
+            warnings.warn(
+                f"{'; '.join(words)}; lower learning_rate={self.plan.settings['learning_rate']}, standardise the data, "
+                "or give an adaptive solver more max_steps.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     @property
     def gave_up(self) -> bool:
@@ -143,7 +228,7 @@ class Running:
             batches = self.source.batches(self.step, stop)
         except ValueError:  # rows that cannot be trained on: what was learned before them is kept
             if self.place is not None:
-                self._save(last=False)
+                self._save(last=False, good=False)
             raise
         total = jnp.asarray(self.plan.total, jnp.int32)
         call = Call(self.plan.job, self.like, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
@@ -249,14 +334,14 @@ class Running:
         trees = {"parameters": self._on_host(state.parameters), "ema": self._on_host(state.ema)}
         return {**state._asdict(), **trees, "best": self.best, "history": self.history, "key": key}
 
-    def _save(self, last: bool) -> None:
+    def _save(self, last: bool, good: bool) -> None:
         """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
         assert self.place is not None
         facts = {
             "step": self.step, "seconds": self.seconds, "stopped": self.stopped, "waited": self.waited,
             "best_value": self.best_value if math.isfinite(self.best_value) else None, "best_step": self.best_step,
-            "answer": self._which(), "settings": self.plan.settings,
-            "versions": {"jax": jax.__version__, "numpy": np.__version__},
+            "answer": self._which(), "good": good, "settings": self.plan.settings,
+            "configuration": self.plan.configuration, "versions": _versions(),
         }  # fmt: skip
         try:
             self.place.save(self.step, self._tree(), facts)
@@ -265,7 +350,8 @@ class Running:
             kept = f"the checkpoint of step {steps[-1]} is whole" if steps else "there is no earlier one"
             words = f"could not save step {self.step} in {self.place.checkpoints}: {error.strerror}; {kept}"
             if last:
-                raise OSError(f"{words}. Make room, then resume.") from None
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                raise OSError(f"{words}. {'Make room' if full else 'Put that right'}, then resume.") from None
             warnings.warn(f"{words}, and training goes on.", stacklevel=4)
 
     def _leave(self, number: int) -> None:
@@ -278,12 +364,16 @@ class Running:
 
 @contextlib.contextmanager
 def listening(wanted: bool) -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM instead of dying of the first; the second is as deadly as ever."""
+    """Collect Ctrl-C, SIGTERM and SIGHUP: the first signal is deferred, the second terminates the process.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+    """
     heard: list[int] = []
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
 
     def hear(number: int, _: object) -> None:
         heard.append(number)
@@ -297,6 +387,21 @@ def listening(wanted: bool) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _versions() -> dict[str, str]:
+    from sdebnn import __version__
+
+    return {
+        "sdebnn": __version__, "jax": jax.__version__, "numpy": np.__version__,
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "device": jax.devices()[0].device_kind,
+    }  # fmt: skip
+
+
+def _copied(leaf: Any) -> Any:
+    """The same array in other memory; copied on the host, so that no program need be compiled for its shape."""
+    copy = np.array(leaf)
+    return jax.device_put(copy, leaf.sharding) if leaf.committed else jnp.asarray(copy)
 
 
 def _mean(column: Any) -> float:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
+from sdebnn.data.dataset import Rows
 from sdebnn.train.loop import Batches, Job, epoch_order
 from sdebnn.train.objective import is_resident
 
@@ -89,6 +90,8 @@ class Streamed(_Ordered):
         x[ascending] = self.x[rows[ascending]]
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = rows[np.nonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0][0]]
+            if isinstance(self.x, Rows):  # of a split: the user knows the row of the whole
+                row = self.x.origin(row)[0]
             raise ValueError(f"x holds NaN or infinite values, the first found in row {row}: remove or impute them.")
         return x
 

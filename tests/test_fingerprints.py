@@ -1,0 +1,123 @@
+"""What tells one training from another: each change of a model, an optimiser or data is seen, and nothing else is."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sdebnn import OU, SDEBNN, Adaptive, FixedGrid, Gaussian, Laplace, Normal, Point, StudentT
+from sdebnn.data import RandomView
+from sdebnn.data.dataset import Rows
+from sdebnn.fingerprints import described, difference, digest, kept_digest
+from sdebnn.presets import grouped_adam
+
+
+def net(seed=0, **how):
+    return SDEBNN.mlp(1, 1, widths=(4,), drift=(2,), key=jax.random.key(seed), **how)
+
+
+def _square(x):
+    return x * x
+
+
+def _cube(x):
+    return x * x * x
+
+
+PAIRS = {  # what is another training, and where that is seen
+    "sigma": (net(prior=OU(sigma=0.2)), net(prior=OU(sigma=0.1)), "prior.sigma"),
+    "rate": (net(prior=OU(rate=1.0)), net(prior=OU(rate=2.0)), "prior.rate"),
+    "steps": (net(solver=FixedGrid(20)), net(solver=FixedGrid(21)), "solver.steps"),
+    "method": (net(solver=FixedGrid(20)), net(solver=FixedGrid(20, "heun")), "solver.method"),
+    "tolerance": (net(solver=Adaptive(1e-3)), net(solver=Adaptive(1e-4)), "solver.atol"),
+    "activation": (net(activation=jnp.tanh), net(activation=jax.nn.relu), "activation"),
+    "own activation": (net(activation=_square), net(activation=_cube), "activation"),
+    "lambda": (net(activation=lambda x: x + 1), net(activation=lambda x: x - 1), "activation"),
+    "gain": (net(gain=2.0), net(gain=3.0), "field.gain"),
+    "kl": (net(), net(kl="stl"), ".kl"),
+    "w_0": (net(initial=Normal), net(initial=Point), "initial"),
+    "prior of w_0": (net(), net(initial=functools.partial(Normal, prior_std=2.0)), "initial.prior_std"),
+    "width": (net(), SDEBNN.mlp(1, 1, widths=(5,), drift=(2,), key=jax.random.key(0)), ""),
+    "likelihood": (Gaussian(0.1), Laplace(0.1), ""),
+    "scale": (Gaussian(0.1), Gaussian(0.2), "log_scale"),
+    "df": (StudentT(3.0), StudentT(4.0), "df"),
+    "learned scale": (Gaussian(0.1), Gaussian(0.1, learn=True), "log_scale"),
+    "optimiser": (optax.adam(1e-3), optax.nadam(1e-3), "nesterov"),
+    "its rate": (optax.adam(1e-3), optax.adam(2e-3), "step_size"),
+    "its schedule": (
+        optax.adam(optax.cosine_decay_schedule(1e-3, 10)),
+        optax.adam(optax.cosine_decay_schedule(1e-3, 20)),
+        "decay_steps",
+    ),
+    "our optimiser": (grouped_adam(1e-3, 100), grouped_adam(2e-3, 100), "end_value"),
+    "chained": (
+        optax.chain(optax.clip(1.0), optax.sgd(1.0)),
+        optax.chain(optax.clip(2.0), optax.sgd(1.0)),
+        "max_delta",
+    ),
+    "augmentation": (RandomView(2), RandomView(2, flip=True), "flip"),
+    "own augmentation": (lambda x, key: x, lambda x, key: -x, ""),
+    "numbers it encloses": (functools.partial(_square, 1), functools.partial(_square, 2), "args"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_each_change_is_seen_where_it_is(name):
+    one, two, where = PAIRS[name]
+    found = difference(described(one), described(two))
+    assert found is not None
+    assert where in found[0]
+    assert found[1] != found[2]
+
+
+def test_the_same_things_made_again_are_the_same_and_parameters_do_not_count():
+    assert difference(described(net(seed=0)), described(net(seed=1))) is None
+    assert difference(described(optax.adam(1e-3)), described(optax.adam(1e-3))) is None
+    assert difference(described(grouped_adam(1e-2, 9)), described(grouped_adam(1e-2, 9))) is None
+    assert difference(described(Gaussian(0.1, learn=True)), described(Gaussian(0.3, learn=True))) is None
+
+
+def test_arrays_that_are_not_trained_count():
+    class Masked(eqx.Module):
+        mask: jax.Array
+
+    one, two = (Masked(jnp.array(mask)) for mask in ([1, 0], [0, 1]))
+    assert difference(described(one), described(two))[0] == "mask"  # pyright: ignore[reportOptionalSubscript]
+
+
+def test_an_object_that_holds_itself_is_described():
+    loop: list = [1]
+    loop.append(loop)
+    assert described(loop)["[1]"] == "itself"
+
+
+def test_a_digest_is_that_of_the_numbers_that_training_sees_wherever_they_lie(tmp_path):
+    x = np.random.default_rng(0).normal(size=(2500, 7))  # float64 on disk, float32 in training
+    np.save(tmp_path / "x.npy", x)
+    on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
+    same = digest(jnp.asarray(x))
+    assert digest(x) == digest(on_disk) == digest(Rows(on_disk, np.arange(2500))) == same
+    last = x.copy()
+    last[-1, -1] += 1e-3
+    assert digest(last) != same
+    assert digest(x[::-1]) != same
+    assert digest(x.reshape(-1, 14)) != same
+    assert digest(np.float32(x).view(np.int32)) != same
+
+
+def test_a_file_is_read_once_while_it_does_not_change(tmp_path, monkeypatch):
+    file = tmp_path / "x.npy"
+    x = np.arange(60.0).reshape(20, 3)
+    np.save(file, x)
+    kept: dict[str, str] = {}
+    part = Rows(np.load(file, mmap_mode="r"), np.arange(10))
+    first = kept_digest(part, kept)
+    monkeypatch.setattr("sdebnn.fingerprints.digest", lambda _: "read again")
+    assert kept_digest(part, kept) == first
+    assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(1, 11)), kept) == "read again"
+    np.save(file, x + 1)
+    assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(10)), kept) == "read again"
