@@ -116,6 +116,17 @@ def test_rows_are_indexed_like_the_array_they_stand_for(part):
     assert np.array_equal(np.asarray(twice.x), part.x[twice.y])
 
 
+def test_a_row_of_a_split_knows_which_row_of_the_file_it_is(part):
+    train, validation = held_out(part, 0.3, seed=0)
+    again = held_out(train, 0.5, seed=1)[1]
+    for rows, numbers in ((train.x, train.y), (validation.x, validation.y), (again.x, again.y)):
+        for key in (0, -1, slice(5, 20, 7), [3, 3, 8], np.arange(len(rows)) % 2 == 0, slice(0)):
+            found = rows.origin(key)
+            assert found.ndim == 1
+            assert np.array_equal(found, np.atleast_1d(numbers[key]))  # y counts the rows of the file
+            assert np.array_equal(part.x[found], np.atleast_2d(rows[key]))
+
+
 def test_splitting_what_is_larger_than_memory_reads_only_the_rows_asked_for(tmp_path):
     path, examples, width = tmp_path / "x", 20_000, 2**20
     with path.open("wb") as stream:
@@ -199,6 +210,11 @@ BAD = {
     "arms": (lambda: toy.spirals(3, arms=1, key=KEY), "arms=1", "at least 2"),
     "share of all": (lambda: held_out(Part(IMAGES, IMAGES), 1.0, seed=0), "share=1.0 of 1000", "such as 0.1"),
     "share of too few": (lambda: held_out(Part(IMAGES[:3], IMAGES[:3]), 0.1, seed=0), "share=0.1 of 3", "both"),
+    "share by name": (
+        lambda: held_out(Part(IMAGES, IMAGES), 1.5, seed=0, name="validation"),
+        "validation=1.5 of",
+        "0.1",
+    ),
     "share a word": (lambda: held_out(Part(IMAGES, IMAGES), "all", seed=0), "share='all'", "between 0 and 1"),
     "seed": (lambda: held_out(Part(IMAGES, IMAGES), seed=-1), "seed=-1", "at least 0"),
     "shift": (lambda: RandomView(-1), "shift=-1", "at least 0"),

@@ -1,24 +1,33 @@
 """Downloads, from a server on this machine: whole and right, or one line and nothing on disk."""
 
+import fcntl
+import os
 import resource
+import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import files
 import numpy as np
 import pytest
 
-from sdebnn.data import download, get, images, published
+from sdebnn.data import download, get, images, published, transfer
 
-pytest.importorskip("pooch")
+pytest.importorskip("requests")
+
+
+class Quiet(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """Connections that the client gives up are no news."""
 
 
 class Server:
-    """Serves files from memory, and misbehaves as it is told."""
+    """Serves files from memory, and misbehaves as it is told: ``ways`` are by file, and called with the handler."""
 
     def __init__(self):
-        self.files, self.asked, self.cut = {}, [], set()
+        self.files, self.asked, self.ways, self.closed = {}, [], {}, threading.Event()
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,21 +37,36 @@ class Server:
                 blob = owner.files.get(name)
                 if blob is None:
                     return self.send_error(404)
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(blob)))
-                self.end_headers()
-                self.wfile.write(blob[: len(blob) // 2] if name in owner.cut else blob)
+                owner.ways.get(name, owner.send)(self, blob)
                 return None
 
             def log_message(self, *args):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Quiet(("127.0.0.1", 0), Handler)
         self.base = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
+    def send(self, handler, blob, **headers):
+        headers = {"Content-Length": len(blob)} | {name.replace("_", "-"): value for name, value in headers.items()}
+        handler.send_response(200)
+        for name, value in headers.items():
+            if value is not None:
+                handler.send_header(name, str(value))
+        handler.end_headers()
+        handler.wfile.write(blob)
+
+    def trickle(self, handler, blob):
+        """A byte every 10 ms, for as long as anyone listens."""
+        for byte in blob:
+            if self.closed.wait(0.01):
+                return
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+
     def close(self):
+        self.closed.set()
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
@@ -51,9 +75,16 @@ class Server:
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(transfer, "FIRST_WAIT", 0.01)
     made = Server()
     yield made
     made.close()
+
+
+def publish(monkeypatch, name, blobs):
+    """Let these be the files that are published."""
+    known = {file: transfer.File(len(blob), files.md5(blob)) for file, blob in blobs.items()}
+    monkeypatch.setitem(download.SOURCES, name, download.SOURCES[name]._replace(files=known))
 
 
 @pytest.fixture
@@ -61,8 +92,7 @@ def mnist(server, monkeypatch):
     """A small MNIST on the server, its digests the published ones."""
     server.files, digests, arrays = files.mnist_files()
     monkeypatch.setitem(published.DIGESTS, "mnist", digests)
-    sources = {name: files.md5(blob) for name, blob in server.files.items()}
-    monkeypatch.setitem(download.SOURCES, "mnist", download.SOURCES["mnist"]._replace(files=sources))
+    publish(monkeypatch, "mnist", server.files)
     return arrays
 
 
@@ -101,49 +131,287 @@ def failure(name, folder, base) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("harm", "line"),
-    [
-        (lambda server: server.files.pop("t10k-images-idx3-ubyte.gz"), "answered 404"),
-        (lambda server: server.files.update({"t10k-images-idx3-ubyte.gz": b"other"}), "is not the published file"),
-        (lambda server: server.files.update({"t10k-images-idx3-ubyte.gz": b""}), "is not the published file"),
-        (lambda server: server.cut.add("t10k-images-idx3-ubyte.gz"), "broke off: run it again"),
-    ],
-)
-def test_a_file_that_does_not_come_whole_leaves_nothing_and_the_rest_is_kept(harm, line, server, mnist, tmp_path):
+FIRST, THIRD = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
+
+
+def another(blob: bytes) -> bytes:
+    return bytes([blob[0] ^ 1]) + blob[1:]
+
+
+def way(**headers):
+    """An answer with other headers than it should have."""
+    return lambda server: server.ways.update({THIRD: lambda handler, blob: server.send(handler, blob, **headers)})
+
+
+def status(code, **headers):
+    def answer(handler, blob):
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
+
+
+def sent(change, **headers):
+    """An answer with another body than it should have, of the declared length unless the headers say otherwise."""
+    return lambda server: server.ways.update(
+        {THIRD: lambda handler, blob: server.send(handler, change(blob), **({"Content_Length": len(blob)} | headers))}
+    )
+
+
+HARMS = {
+    "missing": (lambda server: server.files.pop(THIRD), "answered 404: check the address", 1),
+    "no content": (lambda server: server.ways.update({THIRD: status(204)}), "answered 204: check the address", 1),
+    "another file": (lambda server: server.files.update({THIRD: b"other"}), "a Content-Length of '5' instead of", 1),
+    "nothing": (lambda server: server.files.update({THIRD: b""}), "a Content-Length of '0' instead of", 1),
+    "another digest": (sent(another), "is not the published file: its md5 is", 1),
+    "negative length": (way(Content_Length="-5"), "declares the Content-Length '-5', which is not a number", 1),
+    "length a word": (way(Content_Length="many"), "declares the Content-Length 'many', which is not a number", 1),
+    "length too long": (way(Content_Length=10**30), "a Content-Length of '1000000000000000000000000000000'", 1),
+    "length of 5000 digits": (way(Content_Length="1" * 5000), "a Content-Length of '111", 1),
+    "more than declared": (sent(lambda blob: blob[:-1] + b"!" * 99), "is not the published file: its md5 is", 1),
+    "more, undeclared": (sent(lambda blob: blob + b"!", Content_Length=None), "it has more than", 1),
+    "less than declared": (sent(lambda blob: blob[: len(blob) // 2]), "broke off after", 4),
+    "less, undeclared": (sent(lambda blob: blob[:-1], Content_Length=None), "broke off after", 4),
+    "busy": (lambda server: server.ways.update({THIRD: status(503)}), "answered 503: try later", 4),
+    "too many requests": (lambda server: server.ways.update({THIRD: status(429)}), "answered 429: try later", 4),
+    "a redirect elsewhere": (
+        lambda server: server.ways.update({THIRD: status(302, Location="file:///etc/passwd")}),
+        "cannot be fetched (InvalidSchema",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HARMS)
+def test_a_file_that_does_not_come_whole_leaves_nothing_and_the_rest_is_kept(case, server, mnist, tmp_path):
+    harm, line, tries = HARMS[case]
     whole = dict(server.files)
     harm(server)
     message = failure("mnist", tmp_path, server.base)
-    assert message.startswith(f"{server.base}/t10k-images-idx3-ubyte.gz")
+    assert message.startswith(f"{server.base}/{THIRD}")
     assert line in message
+    assert server.asked.count(THIRD) == tries
     first = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
     assert files.everything_under(tmp_path) == {f"mnist/{name}": whole[name] for name in first}
-    server.files, server.cut = whole, set()
+    server.files, server.ways = whole, {}
     server.asked.clear()
     get("mnist", tmp_path, base=server.base)
-    assert server.asked == ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+    assert server.asked == [THIRD, "t10k-labels-idx1-ubyte.gz"]
+
+
+@pytest.mark.parametrize("bad", [status(500), status(429), "cut", "reset"])
+def test_a_failure_that_passes_is_tried_again(bad, server, mnist, tmp_path):
+    def answer(handler, blob):
+        if server.asked.count(THIRD) == transfer.TRIES:
+            server.send(handler, blob)
+        elif bad == "cut":
+            server.send(handler, blob[:9], Content_Length=len(blob))
+        elif bad != "reset":
+            bad(handler, blob)
+
+    server.ways[THIRD] = answer
+    get("mnist", tmp_path, base=server.base)
+    assert files.everything_under(tmp_path / "mnist") == server.files
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"), [(None, [1, 2, 4]), ("3", [3, 3, 4]), ("99999", [60, 60, 60]), ("soon", [1, 2, 4])]
+)
+def test_the_waits_between_tries_double_and_a_server_may_ask_for_longer_ones(
+    asked, waits, server, mnist, tmp_path, monkeypatch
+):
+    slept = []
+    monkeypatch.setattr(transfer, "FIRST_WAIT", 1.0)
+    monkeypatch.setattr(transfer.time, "sleep", slept.append)
+    server.ways[FIRST] = status(429, **({"Retry_After": asked} if asked else {}))
+    failure("mnist", tmp_path, server.base)
+    assert slept == waits
+
+
+def trickled_body(server, handler, blob):
+    server.send(handler, b"", Content_Length=len(blob))
+    server.trickle(handler, blob)
+
+
+def trickled_headers(server, handler, blob):
+    server.trickle(handler, b"HTTP/1.0 200 OK\r\nX-Filler: " + bytes([65]) * 50_000)
+
+
+def trickled_chunk_size(server, handler, blob):
+    server.send(handler, b"", Content_Length=None, Transfer_Encoding="chunked")
+    server.trickle(handler, b"0" * 50_000)
+
+
+@pytest.mark.parametrize("slow", [trickled_body, trickled_headers, trickled_chunk_size])
+@pytest.mark.parametrize(
+    ("limits", "line", "tries"),
+    [
+        ({"WINDOW": 0.2}, "sent fewer than 10000 bytes a second for 0.2 seconds", 4),
+        ({"ALLOWANCE": 0.3, "AVERAGE": 1e9}, "took longer than the 0 seconds allowed for its", 1),
+    ],
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    slow, limits, line, tries, server, mnist, tmp_path, monkeypatch
+):
+    for name, value in limits.items():
+        monkeypatch.setattr(transfer, name, value)
+    server.ways[FIRST] = lambda handler, blob: slow(server, handler, blob)
+    start = time.monotonic()
+    assert line in failure("mnist", tmp_path, server.base)
+    assert time.monotonic() - start < 5
+    assert server.asked == [FIRST] * tries
+    assert files.everything_under(tmp_path) == {}
+
+
+def test_the_time_that_a_file_may_take_grows_with_its_size():
+    source = download.SOURCES
+    small, large = source["mnist"].files["t10k-labels-idx1-ubyte.gz"], source["cifar10c"].files["CIFAR-10-C.tar"]
+    assert 600 < transfer._allowed(small) < 601
+    assert 15 * 3600 < transfer._allowed(large) < 17 * 3600
+
+
+def test_a_body_without_end_is_cut_off(server, mnist, tmp_path):
+    def endless(handler, blob):
+        server.send(handler, blob, Content_Length=None)
+        while not server.closed.is_set():
+            handler.wfile.write(bytes(10_000))
+
+    server.ways[FIRST] = endless
+    assert f"it has more than {len(server.files[FIRST])} bytes" in failure("mnist", tmp_path, server.base)
+    assert files.everything_under(tmp_path) == {}
+
+
+def test_a_file_that_the_server_calls_an_encoding_is_kept_as_it_is(server, mnist, tmp_path):
+    server.ways[FIRST] = lambda handler, blob: server.send(handler, blob, Content_Encoding="gzip")
+    get("mnist", tmp_path, base=server.base)
+    assert files.everything_under(tmp_path / "mnist") == server.files
+
+
+def test_every_published_address_is_https_and_every_file_has_a_size_and_a_digest():
+    for source in download.SOURCES.values():
+        assert source.address.startswith("https://")
+        for size, md5 in source.files.values():
+            assert size > 0
+            assert len(bytes.fromhex(md5)) == 16
+
+
+def test_files_that_a_killed_process_left_are_removed_and_those_in_use_are_not(server, mnist, tmp_path):
+    get("mnist", tmp_path, base=server.base)
+    left, used = (tmp_path / "mnist" / f"{FIRST}.{letter * 16}.part" for letter in "ab")
+    for path in (left, used):
+        path.write_bytes(b"some of it")
+        os.utime(path, (0, 0))
+    with used.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        get("mnist", tmp_path, base=server.base)
+        assert not left.exists()
+        assert used.exists()
+    get("mnist", tmp_path, base=server.base)
+    assert files.everything_under(tmp_path / "mnist") == server.files
+
+
+def test_a_process_that_is_killed_leaves_nothing_under_the_name_of_a_file(server, mnist, tmp_path):
+    halted = threading.Event()
+
+    def half(handler, blob):
+        server.send(handler, blob[:99], Content_Length=len(blob))
+        handler.wfile.flush()
+        halted.set()
+        server.closed.wait()
+
+    server.ways[FIRST] = half
+    file = transfer.File(len(server.files[FIRST]), files.md5(server.files[FIRST]))
+    code = (
+        "from pathlib import Path; from sdebnn.data import transfer; import sys; transfer.CHUNK = 9;"
+        f"transfer.fetch(sys.argv[1], Path(sys.argv[2]), transfer.File({file.size}, '{file.md5}'), lambda n: None)"
+    )
+    command = [sys.executable, "-c", code, f"{server.base}/{FIRST}", str(tmp_path / FIRST)]
+    with subprocess.Popen(command) as process:
+        assert halted.wait(60)
+        process.kill()
+    left = list(tmp_path.iterdir())
+    assert [path.suffix for path in left] == [".part"]
+    os.utime(left[0], (0, 0))
+    download.remove_parts(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(server, mnist, tmp_path):
+    def interrupt(received):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        transfer.fetch(f"{server.base}/{FIRST}", tmp_path / FIRST, download.SOURCES["mnist"].files[FIRST], interrupt)
+    assert files.everything_under(tmp_path) == {}
+
+
+def test_two_that_fetch_one_file_at_once_do_not_tear_it(server, mnist, tmp_path):
+    both = threading.Barrier(2)
+
+    def in_step(handler, blob):
+        server.send(handler, b"", Content_Length=len(blob))
+        for at in range(0, len(blob), 100):
+            both.wait(10)
+            handler.wfile.write(blob[at : at + 100])
+
+    server.ways = dict.fromkeys(server.files, in_step)
+    threads = [threading.Thread(target=get, args=("mnist", tmp_path), kwargs={"base": server.base}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.asked) == 8
+    assert files.everything_under(tmp_path / "mnist") == server.files
+
+
+def test_what_is_no_regular_file_is_refused_and_stays(server, mnist, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    os.mkfifo(tmp_path / "mnist" / FIRST)
+    assert f"{FIRST} is a pipe, a socket or a device" in failure("mnist", tmp_path, server.base)
+    assert (tmp_path / "mnist" / FIRST).is_fifo()
+    assert server.asked == []
+
+
+def test_what_was_fetched_can_be_read_by_all_who_may_read_other_files(server, mnist, tmp_path):
+    (tmp_path / "other").write_text("")
+    get("mnist", tmp_path, base=server.base)
+    assert {path.stat().st_mode for path in (tmp_path / "mnist").iterdir()} == {(tmp_path / "other").stat().st_mode}
 
 
 def test_a_damaged_file_is_kept_when_no_better_one_comes(server, mnist, tmp_path):
-    server.files["train-images-idx3-ubyte.gz"] = b"other"
+    server.files[FIRST] = another(server.files[FIRST])
     files.write(tmp_path / "mnist", {"train-images-idx3-ubyte.gz": b"mine"})
     assert "is not the published file" in failure("mnist", tmp_path, server.base)
     assert files.everything_under(tmp_path) == {"mnist/train-images-idx3-ubyte.gz": b"mine"}
 
 
-@pytest.mark.parametrize("base", ["http://127.0.0.1:9", "no address", "ftx://127.0.0.1"])
-def test_a_server_that_is_not_there_is_one_line(base, mnist, tmp_path):
-    message = failure("mnist", tmp_path, base)
-    assert message.startswith(f"{base}/train-images-idx3-ubyte.gz cannot be")
+def test_a_server_that_is_not_there_is_one_line(mnist, tmp_path):
+    message = failure("mnist", tmp_path, "http://127.0.0.1:9")
+    assert message.startswith(f"http://127.0.0.1:9/{FIRST} cannot be reached (ConnectionError): check the network")
     assert files.everything_under(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "base", ["", " ", "no address", "ftx://127.0.0.1", "file:///etc", "http://", "https:/host", "http://[::1", 7]
+)
+def test_an_address_that_is_none_is_refused(base, server, mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as a user has it
+    message = failure("mnist", tmp_path, base)
+    assert message.startswith(f"base={base!r} is not an address: pass one such as 'https://")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_name_is_refused(server):
+    assert failure("mnist", "", server.base) == "folder='' must be a path, such as 'data'."
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing(server, mnist, monkeypatch, tmp_path):
     blob = bytes(400_000)
     server.files["train-images-idx3-ubyte.gz"] = blob
-    known = download.SOURCES["mnist"]
-    changed = known._replace(files={**known.files, "train-images-idx3-ubyte.gz": files.md5(blob)})
-    monkeypatch.setitem(download.SOURCES, "mnist", changed)
+    publish(monkeypatch, "mnist", server.files)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))  # a write beyond fails, as on a full disk
     try:
@@ -159,9 +427,9 @@ def test_a_folder_that_is_a_file_is_one_line(server, mnist, tmp_path):
     assert "data/mnist cannot be written" in failure("mnist", tmp_path / "data", server.base)
 
 
-def test_without_pooch_the_line_says_what_to_install(mnist, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    assert failure("mnist", tmp_path, None) == "downloads need pooch: pip install 'sdebnn[data]'."
+def test_without_requests_the_line_says_what_to_install(mnist, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "requests", None)
+    assert failure("mnist", tmp_path, None) == "downloads need requests: pip install 'sdebnn[data]'."
 
 
 def test_unknown_names_are_refused(tmp_path):
@@ -171,8 +439,7 @@ def test_unknown_names_are_refused(tmp_path):
 def test_the_archive_of_cifar10_is_read_as_it_comes(server, monkeypatch, tmp_path):
     server.files, digests, arrays = files.cifar_files("bin", packed=True)
     monkeypatch.setitem(published.DIGESTS, "cifar10", digests)
-    sources = {name: files.md5(blob) for name, blob in server.files.items()}
-    monkeypatch.setitem(download.SOURCES, "cifar10", download.SOURCES["cifar10"]._replace(files=sources))
+    publish(monkeypatch, "cifar10", server.files)
     get("cifar10", tmp_path, base=server.base)
     assert np.array_equal(images.cifar10(tmp_path).train.x, arrays[0])
 
@@ -187,8 +454,7 @@ def corrupted(server, monkeypatch):
     def serve(members):
         blob = files.tar({"../evil.npy": b"!", "/evil.npy": b"!", "CIFAR-10-C/../../evil.npy": b"!", **members})
         server.files = {"CIFAR-10-C.tar": blob}
-        sources = {"CIFAR-10-C.tar": files.md5(blob)}
-        monkeypatch.setitem(download.SOURCES, "cifar10c", download.SOURCES["cifar10c"]._replace(files=sources))
+        publish(monkeypatch, "cifar10c", server.files)
 
     return {f"CIFAR-10-C/{name}": blob for name, blob in made.items()}, serve
 
@@ -216,3 +482,17 @@ def test_an_archive_of_other_files_leaves_none_of_them(members, line, server, co
     serve(members)
     assert line in failure("cifar10c", tmp_path, server.base)
     assert list(files.everything_under(tmp_path)) == ["CIFAR-10-C/CIFAR-10-C.tar"]
+
+
+def test_an_archive_that_another_process_has_unpacked_meanwhile_is_not_missed(server, corrupted, tmp_path, monkeypatch):
+    made, serve = corrupted
+    serve(made)
+    unpack = download._unpack
+
+    def unpacked_before(*arguments):
+        unpack(*arguments)
+        unpack(*arguments)
+
+    monkeypatch.setattr(download, "_unpack", unpacked_before)
+    get("cifar10c", tmp_path, base=server.base)
+    assert files.everything_under(tmp_path) == made

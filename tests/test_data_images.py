@@ -152,7 +152,7 @@ def test_a_folder_in_place_of_a_file_is_refused_in_one_line(published_as):
     path, read, _, _ = published_as("idx.gz")
     path.unlink()
     path.mkdir()
-    with pytest.raises(ValueError, match=r"images-idx3-ubyte.gz cannot be read: Is a directory"):
+    with pytest.raises(ValueError, match=r"images-idx3-ubyte.gz is a folder: pass a regular file"):
         read()
 
 
@@ -311,12 +311,12 @@ def test_a_saved_array_is_mapped_and_not_read(dtype, tmp_path):
 def test_saved_objects_are_refused_and_never_unpickled(tmp_path):
     ran = tmp_path / "ran"
     np.save(tmp_path / "x.npy", np.array([Evil(ran)], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"x\.npy declares \(1,\) values of object"):
+    with pytest.raises(ValueError, match=r"x\.npy holds object: it should hold an array of numbers"):
         formats.mapped(tmp_path / "x.npy")
     assert not ran.exists()
     with (tmp_path / "x.npy").open("r+b") as stream:  # as many bytes as pointers would take
         stream.truncate(128 + 8)
-    with pytest.raises(ValueError, match=r"x\.npy declares \(1,\) values of object and holds 8 bytes"):
+    with pytest.raises(ValueError, match=r"x\.npy holds object"):
         formats.mapped(tmp_path / "x.npy")
 
 

@@ -64,9 +64,62 @@ BAD_TABLES = {
     "empty": (b"", "holds no rows", "numbers"),
     "a header alone": (b"a,b\n", "holds no rows", "numbers"),
     "one column": (b"1\n2\n3\n", "has one column", "at least one input"),
-    "not text": (b"\x89PNG\r\n\x1a\n\xff\xfe", "not a table in text", "UTF-8"),
-    "utf-16": ("1,2\n3,4\n".encode("utf-16"), "not a table in text", "UTF-8"),
+    "not text": (
+        b"\x89PNG\r\n\x1a\n\xff\xfe",
+        "not a table in text (UTF-8): line 1, byte 1 is 0x89",
+        "save it as UTF-8",
+    ),
+    "utf-16": ("1,2\n3,4\n".encode("utf-16"), "not a table in text (UTF-8): it begins like UTF-16", "save it as UTF-8"),
+    "latin-1": ("a,größe\n1,2\n".encode("latin-1"), "line 1, byte 5 is 0xf6", "save it as UTF-8"),
+    "latin-1 far down": (b"1,2\n" * 9000 + b"3,\xb5\n", "line 9001, byte 3 is 0xb5", "save it as UTF-8"),
+    "a letter that is cut short": (b"1,2\n3,4\xc3", "line 2, byte 4 is 0xc3", "save it as UTF-8"),
+    "underscores": (b"a,b\n1,1_000\n", "line 2, column 1 (b) holds '1_000'", "written like -1.5 or 2e3"),
+    "underscores at once": (b"1_000,2_000\n1,2\n", "line 1, column 0 holds '1_000'", "finite number"),
+    "nan at once": (b"nan,inf\n1,2\n", "line 1, column 0 holds 'nan'", "finite number"),
+    "too large at once": (b"1e39,1e40\n1,2\n", "line 1, column 0 holds '1e39'", "finite number"),
+    "Arabic digits": ("1,2\n3,\u0664\u0665\n".encode(), "line 2, column 1 holds '\u0664\u0665'", "finite number"),
+    "Arabic digits at once": ("\u0664,\u0665\n1,2\n".encode(), "line 1, column 0 holds '\u0664'", "finite number"),
+    "wide digits": ("1,2\n\uff11,4\n".encode(), "line 2, column 0 holds '\uff11'", "finite number"),
+    "a space that does not break": ("1,2\n\xa03,4\n".encode(), r"line 2, column 0 holds '\xa03'", "finite number"),
+    "a narrow space within": ("1 2\n1\u202f000 2\n".encode(), r"line 2, column 0 holds '1\u202f000'", "finite number"),
+    "a control character": (b"1,2\n3,4\x1f\n", r"line 2, column 1 holds '4\x1f'", "finite number"),
+    "a line feed in a cell": (b'1,2\n"3\n",4\n', r"line 2, column 0 holds '3\n'", "finite number"),
+    "infinity": (b"1,2\nInfinity,4\n", "line 2, column 0 holds 'Infinity'", "finite number"),
+    "hexadecimal": (b"1,2\n0x10,4\n", "line 2, column 0 holds '0x10'", "finite number"),
+    "below what fits": (b"1,2\n-1e39,4\n", "line 2, column 0 holds '-1e39'", "finite number"),
+    "a long cell": (b"1,2\n3,4\n5," + b"6" * 200_000 + b"\n", "line 3 has a cell of more than 131072", "shorten it"),
+    "a quote that is not closed": (b'1,2\n3,"4\n' + b"5,6\n" * 50_000, "line 2 has a cell", "close its quotation mark"),
+    "a quote that is not closed in a small file": (
+        b'1,2\n3,"4\n5,6\n7,8\n',
+        r"line 2, column 1 holds '4\n5,6",
+        "number",
+    ),
+    "a word after cells of many lines": (b'c,"a\nb"\n1,2\n\nx,3\n', "line 5, column 0 (c) holds 'x'", "finite number"),
+    "a name of many lines": (b'c,"a\nb"\n2,x\n', "line 3, column 1 (a b) holds 'x'", "finite number"),
+    "a name of many letters": (b"n" * 999 + b",c\nx,2\n", "line 2, column 0 (" + "n" * 80 + ") holds 'x'", "number"),
 }
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("1", 1), ("-1.5", -1.5), ("+2.", 2), (".5", 0.5), ("2e3", 2000), ("1E-2", 0.01), ("007", 7), ("  3\t ", 3)],
+)
+def test_numbers_are_read_in_plain_decimal_notation(cell, value, tmp_path):
+    (tmp_path / "mine.csv").write_text(f"a,b\n{cell},0\n{cell},0\n")
+    loaded = tabular.csv(tmp_path / "mine.csv", test=0.5)
+    assert loaded.train.x.tolist() == loaded.test.x.tolist() == [[np.float32(value)]]
+
+
+def test_names_may_be_words_for_numbers_that_are_not_finite(tmp_path):
+    (tmp_path / "mine.csv").write_text("nan,price\n1,2\n3,4\n")
+    assert len(tabular.csv(tmp_path / "mine.csv", "price", test=0.5).train.x) == 1
+
+
+@pytest.mark.parametrize("test", [0.0, 1.5, -0.1, float("nan"), 0.001])
+def test_a_share_that_leaves_nothing_is_called_by_the_name_that_the_user_knows(test, tmp_path):
+    (tmp_path / "mine.csv").write_text(text(","))
+    with pytest.raises(ValueError, match=rf"^test={test} of 40 examples leaves nothing on one side"):
+        tabular.csv(tmp_path / "mine.csv", test=test)
 
 
 @pytest.mark.parametrize("case", BAD_TABLES)

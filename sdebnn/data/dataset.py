@@ -35,6 +35,10 @@ class Rows:
     def __getitem__(self, key: Any) -> np.ndarray:
         return self.array[self.index[key]]
 
+    def origin(self, rows: Any) -> np.ndarray:
+        """Which rows of the array on disk these are: ``self[rows]`` is ``array[origin(rows)]``."""
+        return np.atleast_1d(self.index[rows])
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("rows on disk cannot become an array without a copy: leave out copy=False.")
@@ -66,14 +70,17 @@ def rows(part: Part, index: np.ndarray) -> Part:
     return Part(x, y)
 
 
-def held_out(part: Part, share: float = 0.1, *, seed: int) -> tuple[Part, Part]:
-    """Two parts, the second with a ``share`` of the examples drawn at random: to train on, and to choose by."""
+def held_out(part: Part, share: float = 0.1, *, seed: int, name: str = "share") -> tuple[Part, Part]:
+    """Two parts, the second with a ``share`` of the examples drawn at random: to train on, and to choose by.
+
+    ``name`` is what an error calls the share, for callers whose own users know it by another name.
+    """
     check_count("seed", seed, least=0)
     examples = len(part.x)
     second = round(share * examples) if isinstance(share, int | float) and 0 < share < 1 else 0
     if not 0 < second < examples:
         raise ValueError(
-            f"share={shown(share)} of {examples} examples leaves nothing on one side: "
+            f"{name}={shown(share)} of {examples} examples leaves nothing on one side: "
             "pass a number between 0 and 1, such as 0.1, that leaves examples on both."
         )
     order = np.random.default_rng(seed).permutation(examples)

@@ -1,4 +1,4 @@
-"""Fetch published data sets: each file whole and with its published digest, or not at all."""
+"""Fetch published data sets: each file complete and with its published digest, or not at all."""
 
 import errno
 import hashlib
@@ -7,20 +7,23 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sdebnn.checks import check_choice
+from sdebnn.checks import check_choice, shown
 from sdebnn.data import images, published
+from sdebnn.data.transfer import File, fetch, partial
+from sdebnn.files import check_regular, remove_parts
 
 
 class Source(NamedTuple):
-    """Where a set is published: its address, the files there by their md5, and the folder that they go to."""
+    """Where a set is published: its address, the files there, and the folder that they go to."""
 
     address: str
-    files: dict[str, str]
+    files: dict[str, File]
     folder: str
 
 
@@ -28,31 +31,32 @@ SOURCES = {
     "mnist": Source(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+            "train-images-idx3-ubyte.gz": File(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            "train-labels-idx1-ubyte.gz": File(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+            "t10k-images-idx3-ubyte.gz": File(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+            "t10k-labels-idx1-ubyte.gz": File(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
         },
         "mnist",
     ),
     "fashion-mnist": Source(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        # The publisher's repository at one commit: its address in S3 is a website endpoint, which has no https.
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion",
         {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            "train-images-idx3-ubyte.gz": File(26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            "train-labels-idx1-ubyte.gz": File(29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+            "t10k-images-idx3-ubyte.gz": File(4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+            "t10k-labels-idx1-ubyte.gz": File(5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
         },
         "fashion-mnist",
     ),
     "cifar10": Source(
         "https://www.cs.toronto.edu/~kriz",
-        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        {"cifar-10-binary.tar.gz": File(170_052_171, "c32a1d4ab5d03f1284b67883e8d87530")},
         "cifar10",
     ),
     "cifar10c": Source(
         "https://zenodo.org/records/2535967/files",
-        {"CIFAR-10-C.tar": "56bf5dcef84df0e2308c6dcbcbbd8499"},
+        {"CIFAR-10-C.tar": File(2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499")},
         "CIFAR-10-C",
     ),
 }
@@ -65,14 +69,24 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, *, base: str | 
     """
     check_choice("name", name, tuple(SOURCES))
     source, root = SOURCES[name], published.home(folder)
+    address = source.address if base is None else _address(base)
     target = root / source.folder
+    remove_parts(target)
     if is_here(name, root):
         return target
+    _check_requests()
     with _one_line(target), _progress() as progress:
-        for file, md5 in source.files.items():
-            _fetch(f"{(base or source.address).rstrip('/')}/{file}", target / file, md5, progress)
+        target.mkdir(parents=True, exist_ok=True)
+        for file, known in source.files.items():
+            if not _is_complete(target / file, known):
+                bar = progress.add_task(file, total=known.size)
+                fetch(f"{address}/{file}", target / file, known, lambda n, bar=bar: progress.update(bar, completed=n))
             if name == "cifar10c":  # the others are read as they come
-                _unpack(target / file, target, progress)
+                try:
+                    _unpack(target / file, target, progress)
+                except FileNotFoundError:  # another process has unpacked it and removed the archive
+                    if not is_here(name, root):
+                        raise
     return target
 
 
@@ -90,40 +104,37 @@ def is_here(name: str, root: Path) -> bool:
     return True
 
 
-def _fetch(url: str, path: Path, md5: str, progress: Progress) -> None:
-    """A file from an address, unless it is there and whole. It takes its name when its digest is known to be right."""
+def _address(base: str) -> str:
+    """An address of the user's own, without a slash at its end."""
     try:
-        import pooch
-        import requests  # which pooch depends on
+        parts = urlsplit(base) if isinstance(base, str) else None
+        sound = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # such as a bracket that is not closed
+        sound = False
+    if not sound:
+        raise ValueError(
+            f"base={shown(base)} is not an address: pass one such as 'https://example.org/mnist', or leave it out."
+        )
+    return base.rstrip("/")
+
+
+def _check_requests() -> None:
+    try:
+        import requests  # noqa: F401
     except ImportError:
-        raise ValueError("downloads need pooch: pip install 'sdebnn[data]'.") from None
+        raise ValueError("downloads need requests: pip install 'sdebnn[data]'.") from None
 
-    def stream(url: str, output: Any, _: Any) -> None:
-        as_it_is = {"Accept-Encoding": "identity"}  # unpacked on the way, a .gz would have another digest
-        with requests.get(url, stream=True, timeout=30, headers=as_it_is) as response, open(output, "wb") as out:
-            response.raise_for_status()
-            task = progress.add_task(path.name, total=int(response.headers.get("Content-Length", 0)) or None)
-            for chunk in response.iter_content(2**17):
-                out.write(chunk)
-                progress.update(task, advance=len(chunk))
 
-    downloader: Any = stream
-    log = pooch.get_logger()
-    level = log.level
-    log.setLevel("WARNING")  # the bar says it
+def _is_complete(path: Path, known: File) -> bool:
+    """Whether a file is there as it was published."""
     try:
-        pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
-    except requests.HTTPError as error:
-        answer = error.response.status_code if error.response is not None else "an error"
-        raise ValueError(f"{url} answered {answer}: try later, or pass another address as base.") from None
-    except requests.exceptions.ChunkedEncodingError:
-        raise ValueError(f"{url} broke off: run it again, files that are whole are kept.") from None
-    except requests.RequestException as error:
-        raise ValueError(f"{url} cannot be reached ({type(error).__name__}): check the network.") from None
-    except ValueError:  # of all that pooch raises so, only a digest that differs is left
-        raise ValueError(f"{url} is not the published file, its md5 is not {md5}: nothing of it was kept.") from None
-    finally:
-        log.setLevel(level)
+        check_regular(path)
+    except FileNotFoundError:
+        return False
+    if path.stat().st_size != known.size:
+        return False
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == known.md5
 
 
 def _unpack(archive: Path, folder: Path, progress: Progress) -> None:
@@ -135,22 +146,17 @@ def _unpack(archive: Path, folder: Path, progress: Progress) -> None:
             stream = tar.extractfile(member) if member.name in wanted and member.isreg() else None
             if stream is None:
                 continue
-            path = folder / Path(member.name).name
-            part, digest = path.with_name(path.name + ".part"), hashlib.md5(usedforsecurity=False)
-            try:
-                with part.open("wb") as out:
-                    while chunk := stream.read(2**20):
-                        digest.update(chunk)
-                        out.write(chunk)
-                        progress.update(task, advance=len(chunk))
+            path, digest = folder / Path(member.name).name, hashlib.md5(usedforsecurity=False)
+            with partial(path) as out:
+                while chunk := stream.read(2**20):
+                    digest.update(chunk)
+                    out.write(chunk)
+                    progress.update(task, advance=len(chunk))
                 if digest.hexdigest() != wanted.pop(member.name):
-                    raise ValueError(f"{archive} holds another {path.name} than the published one.")
-                os.replace(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+                    raise ValueError(f"{archive} holds another {path.name} than the published one: delete {archive}.")
     if wanted:
-        raise ValueError(f"{archive} lacks {min(wanted)}.")
-    archive.unlink()
+        raise ValueError(f"{archive} lacks {min(wanted)}: delete it.")
+    archive.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -6,22 +6,29 @@ but arrays of bytes, and refuses in one line that begins with the name of the fi
 
 import io
 import pickle
+import re
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.lib.format as npy
 
+from sdebnn import files
+from sdebnn.checks import shown
+
 CIFAR_SHAPE = (3, 32, 32)
-LARGEST = 2**30  # bytes that a compressed file may unfold to: five times the largest one published
+LARGEST = 2**30  # bytes of a file of images, packed or not: five times the largest one published
+LONGEST_HEADER = 1000  # bytes of the header of a .npy file of numbers; numpy.save writes 118
+MOST_AXES = 32  # that every version of NumPy can have
+PLAIN_HEADER = re.compile(rb"""\s*\{[\w\s'":,.<>|=]*(\([\w\s,]*\))?[\w\s'":,.<>|=]*\}\s*""")
 
 
 def contents(path: Path) -> bytes:
     """The bytes of a file; unpacked, if its name ends in .gz."""
     try:
-        blob = path.read_bytes()
+        blob = files.contents(path, LARGEST)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing.") from None
     except OSError as error:
@@ -30,27 +37,49 @@ def contents(path: Path) -> bytes:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """A memory map of a .npy file; one that holds Python objects is refused, never unpickled."""
+    """A memory map of a .npy file of numbers; one that holds Python objects is refused, never unpickled."""
     try:
+        files.check_regular(path)
         with path.open("rb") as stream:
-            version = npy.read_magic(stream)
-            header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = header(stream)
+            shape, fortran, dtype = _npy_header(stream, path)
             start = stream.tell()
+        held = path.stat().st_size - start
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except Exception as error:  # the header is a Python literal, and parsing one can fail in many ways
-        raise ValueError(f"{path} is damaged or no .npy file: {type(error).__name__} in its header.") from None
-    size, held = dtype.itemsize, path.stat().st_size - start
-    for n in shape:
-        size *= n
-    if dtype.hasobject or size != held or min(shape, default=0) < 0:
+    if dtype.kind not in "buifc":
+        raise ValueError(f"{path} holds {str(dtype)[:80]}: it should hold an array of numbers.")
+    size = extent = dtype.itemsize
+    for n in shape:  # of Python's integers, which do not overflow
+        size, extent = size * n, extent * max(n, 1)
+    if len(shape) > MOST_AXES or extent >= 2**63:
+        raise ValueError(f"{path} is damaged: it declares the shape {shown(shape)}, which no array can have.")
+    if size != held or min(shape, default=0) < 0:
         raise ValueError(f"{path} declares {shape} values of {dtype} and holds {held} bytes.")
     if not size:
         return np.empty(shape, dtype)  # nothing to map
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def _npy_header(stream: BinaryIO, path: Path) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The shape, the order and the type that a .npy file declares; the stream is left where its values begin."""
+    if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+        if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+            raise ValueError(f"{path} is not a .npy file: read the table, and save its inputs with numpy.save.")
+        raise ValueError(f"{path} is not a .npy file, which is what numpy.save writes.")
+    version = tuple(stream.read(2))
+    prefix = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(prefix, "little")
+    header = stream.read(min(length, LONGEST_HEADER))
+    # The header is a Python literal, and parsing one that is nested deeply can exhaust the stack.
+    if version not in ((1, 0), (2, 0), (3, 0)) or length > LONGEST_HEADER or not PLAIN_HEADER.fullmatch(header):
+        raise ValueError(f"{path} is damaged, or holds something other than one array of numbers.")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    try:
+        return read(io.BytesIO(prefix + header))
+    except Exception as error:  # parsing the literal and the names in it can fail in many ways
+        raise ValueError(f"{path} is damaged: {type(error).__name__} in its header.") from None
 
 
 def gunzip(blob: bytes, where: str) -> bytes:

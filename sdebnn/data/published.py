@@ -65,7 +65,7 @@ DIGESTS: dict[str, dict[str, str]] = {
 def home(folder: str | os.PathLike[str] | None = None) -> Path:
     """Where data sets lie: ``folder``, else the environment variable SDEBNN_DATA, else the user's cache."""
     if folder is not None:
-        if not isinstance(folder, str | os.PathLike):
+        if not isinstance(folder, str | os.PathLike) or folder == "":
             raise ValueError(f"folder={shown(folder)} must be a path, such as 'data'.")
         return Path(folder).expanduser()
     if given := os.environ.get("SDEBNN_DATA"):

@@ -5,6 +5,7 @@ Inputs are float32 "example feature", targets float32 "example 1"; nothing is re
 
 import csv as comma
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,17 +17,19 @@ from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.data import published
 from sdebnn.data.dataset import DataSet, Part, held_out
 from sdebnn.data.formats import mapped
+from sdebnn.files import check_regular
 
 Folder = str | os.PathLike[str] | None
 Lines = Iterator[tuple[int, list[str]]]  # the number of a line, and its cells
 LARGEST = float(np.finfo(np.float32).max)
+NOT_IN_A_NUMBER = re.compile(r"[^0-9eE.+\- \t]")  # float() also reads 1_000, other digits and nan
 
 
 def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0.1, seed: int = 0) -> DataSet:
     """A table in a text file, its columns parted by commas, semicolons, tabs or spaces, with or without a header.
 
-    ``target`` is the number of the column to predict, or its name in the header; all others are inputs. A share of
-    ``test`` rows is drawn by the seed.
+    ``target`` is the number of the column to predict, or its name in the header; all others are inputs. Numbers are in
+    plain decimal notation, such as -1.5 or 2e3. A share of ``test`` rows is drawn by the seed.
     """
     path = Path(path)
     names, table = _table(path, _cells)
@@ -43,7 +46,7 @@ def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0
         raise ValueError(f"{path} has one column: a table needs the target and at least one input.")
     table = table.astype(np.float32)
     whole = Part(np.delete(table, column, axis=1), table[:, [column]])
-    train, judged = held_out(whole, test, seed=seed)
+    train, judged = held_out(whole, test, seed=seed, name="test")
     return DataSet(path.stem, train, judged, None)
 
 
@@ -112,24 +115,60 @@ def _cells(stream: TextIO) -> Lines:
     stream.seek(0)
     separator = next((mark for mark in ",;\t" if mark in first), None)
     if separator is None:
-        return _words(stream)
-    reader = comma.reader(stream, delimiter=separator, skipinitialspace=True)
-    return ((reader.line_num, cells) for cells in reader if any(map(str.strip, cells)))
+        yield from _words(stream)
+        return
+    reader, line = comma.reader(stream, delimiter=separator, skipinitialspace=True), 1
+    try:
+        for cells in reader:
+            if any(map(str.strip, cells)):
+                yield line, cells
+            line = reader.line_num + 1  # where the next cells begin: quoted ones may go over several lines
+    except comma.Error as error:
+        words = str(error)
+        if "field limit" in words:
+            most = comma.field_size_limit()
+            words = f"has a cell of more than {most} characters: close its quotation mark, or shorten it"
+        raise _LineError(f"line {line} {words}") from None
 
 
 def _words(stream: TextIO) -> Lines:
-    return ((number, line.split()) for number, line in enumerate(stream, 1) if line.strip())
+    for number, line in enumerate(stream, 1):
+        # A space beyond ASCII may be part of a number, as in 1\u202f000.
+        if words := line.split() if line.isascii() else re.split("[ \t]+", line.strip(" \t\r\n")):
+            yield number, words
+
+
+class _LineError(Exception):
+    """A line that cannot be split into cells."""
 
 
 def _table(path: Path, cells_of: Callable[[TextIO], Lines]) -> tuple[list[str] | None, np.ndarray]:
     """The header, if there is one, and the numbers of a text file."""
     try:
+        check_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as stream:
             return _parse(path, cells_of(stream))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (UnicodeDecodeError, comma.Error):
-        raise ValueError(f"{path} is not a table in text (UTF-8).") from None
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{path} is not a table in text (UTF-8): {_first_foreign_byte(path)}; save it as UTF-8."
+        ) from None
+    except _LineError as error:
+        raise ValueError(f"{path} {error}.") from None
+
+
+def _first_foreign_byte(path: Path) -> str:
+    """Where a file stops being UTF-8: the decoder counts from the start of its last chunk, not of the file."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                return "it begins like UTF-16"
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return f"line {number}, byte {error.start + 1} is 0x{line[error.start]:02x}"
+    return "its end is missing"
 
 
 def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
@@ -137,29 +176,48 @@ def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
     for line, cells in lines:
         if not width:
             width = len(cells)
-            if not any(map(_is_number, cells)):  # a header; one stray word in a row of numbers is an error instead
+            if _is_header(cells):
                 names = [cell.strip() for cell in cells]
                 continue
         if len(cells) != width:
             raise ValueError(f"{path} line {line} has {len(cells)} values, the first line has {width}.")
-        for column, cell in enumerate(cells):
-            if not _is_number(cell):
-                called = f" ({names[column]})" if names else ""
-                raise ValueError(
-                    f"{path} line {line}, column {column}{called} holds {shown(cell)}: "
-                    "a table needs a finite number in every cell."
-                )
-        values.extend(map(float, cells))
+        row = _row(cells)
+        if row is None:
+            column = next(i for i, cell in enumerate(cells) if _row([cell]) is None)
+            called = f" ({' '.join(names[column].split()):.80})" if names else ""
+            raise ValueError(
+                f"{path} line {line}, column {column}{called} holds {shown(cells[column])}: "
+                "a table needs a finite number in every cell, written like -1.5 or 2e3."
+            )
+        values.extend(row)
     if not values:
         raise ValueError(f"{path} holds no rows of numbers.")
     return names, np.array(values).reshape(-1, width)
 
 
-def _is_number(cell: str) -> bool:
+def _row(cells: list[str]) -> list[float] | None:
+    """The numbers of a row, or None if a cell is not a plain decimal number that float32 can hold."""
+    if NOT_IN_A_NUMBER.search("".join(cells)):
+        return None
     try:
-        return abs(float(cell)) <= LARGEST  # beyond, float32 is infinite; NaN compares false
+        row = list(map(float, cells))
     except ValueError:
-        return False
+        return None
+    return row if max(row) <= LARGEST and min(row) >= -LARGEST else None
+
+
+def _is_header(cells: list[str]) -> bool:
+    """Whether the first line holds names. A line with numbers that we do not read, such as 1_000, is a bad row."""
+
+    def is_read(cell: str) -> bool:
+        try:
+            float(cell)
+        except ValueError:
+            return False
+        return True
+
+    read = [cell for cell in cells if is_read(cell)]
+    return len(read) < len(cells) and not any(any(map(str.isdigit, cell)) for cell in read)
 
 
 def _index(path: Path, size: int) -> np.ndarray:
