@@ -289,11 +289,11 @@ class Cliff(eqx.Module):
         return self.weight * x * jnp.where(self.weight > 0.3, jnp.inf, 1.0), jnp.zeros(())
 
 
-def test_a_run_that_falls_off_a_cliff_returns_and_keeps_what_was_before(tmp_path):
+def test_a_run_that_falls_off_a_cliff_returns_and_keeps_what_was_before(tmp_path, monkeypatch):
     x = jnp.ones((4, 1))
     how = {**HOW, "optimizer": optax.sgd(0.06), "max_skipped": 3, "keep": 1, "save_every": 0.0, "folder": tmp_path}
-    with pytest.MonkeyPatch.context() as patch, pytest.warns(RuntimeWarning, match="3 of .* steps were skipped"):
-        patch.setattr("sdebnn.train.running.SECONDS_A_CALL", 0.0)  # a call for every step, and a checkpoint
+    monkeypatch.setattr("sdebnn.train.running.SECONDS_A_CALL", 0.0)  # a call for every step, and a checkpoint
+    with pytest.warns(RuntimeWarning, match="3 of .* steps were skipped"):
         fitted = fit(Cliff(jnp.array(0.0)), Gaussian(1.0), x, x, epochs=50, **how)
     assert 0 < fitted.model.weight <= 0.3
     best = float(np.nanmax(np.where(np.isfinite(fitted.history["elbo"]), fitted.history["elbo"], np.nan)))

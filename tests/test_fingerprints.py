@@ -28,6 +28,7 @@ def _cube(x):
     return x * x * x
 
 
+SGD = optax.sgd(1.0)
 PAIRS = {  # what is another training, and where that is seen
     "sigma": (net(prior=OU(sigma=0.2)), net(prior=OU(sigma=0.1)), "prior.sigma"),
     "rate": (net(prior=OU(rate=1.0)), net(prior=OU(rate=2.0)), "prior.rate"),
@@ -55,8 +56,8 @@ PAIRS = {  # what is another training, and where that is seen
     ),
     "our optimiser": (grouped_adam(1e-3, 100), grouped_adam(2e-3, 100), "end_value"),
     "chained": (
-        optax.chain(optax.clip(1.0), optax.sgd(1.0)),
-        optax.chain(optax.clip(2.0), optax.sgd(1.0)),
+        optax.chain(optax.clip(1.0), SGD),
+        optax.chain(optax.clip(2.0), SGD),
         "max_delta",
     ),
     "augmentation": (RandomView(2), RandomView(2, flip=True), "flip"),

@@ -235,7 +235,7 @@ def test_a_folder_in_use_or_of_another_run_is_refused(memory):
 CHANGES = {  # of a run, each of which makes it another
     "the likelihood": (
         {"likelihood": Laplace(0.1, learn=True)},
-        "likelihood.=sdebnn.Gaussian, this run has sdebnn.Lap",
+        "likelihood=sdebnn.Gaussian, this run has sdebnn.Lap",
     ),
     "its scale": ({"likelihood": Gaussian(0.2)}, "log_scale="),
     "the optimiser": ({"optimizer": optax.nadam(3e-3)}, "nesterov=False, this run has True"),

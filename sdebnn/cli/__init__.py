@@ -4,6 +4,7 @@ import os
 import sys
 from typing import Annotated
 
+import jax
 import typer
 
 from sdebnn import __version__
@@ -32,14 +33,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         _refuse(str(error))
-    except RuntimeError as error:
-        if "nitialize backend" not in str(error):
+    except Exception:
+        if _has_device():
             raise
         asked = os.environ.get("JAX_PLATFORMS", "")
         _refuse(
             f"JAX_PLATFORMS={asked!r} asks for a device that JAX cannot use here: unset it, or install the JAX that is "
             "made for that device."
         )
+
+
+def _has_device() -> bool:
+    """Whether JAX has a device to run on; it fails in several ways where it has none."""
+    try:
+        return bool(jax.devices())
+    except Exception:
+        return False
 
 
 def _refuse(words: str) -> None:

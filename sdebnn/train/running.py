@@ -116,7 +116,7 @@ class Running:
         for name, now in self.plan.configuration.items():
             other = difference(configuration.get(name) or {}, now, code=before.get("python") == versions["python"])
             if other is not None:
-                differing.append((f"{name}.{other[0]}", *other[1:]))
+                differing.append((f"{name}.{other[0]}".rstrip("."), *other[1:]))
         if differing:
             name, was, now = differing[0]
             raise ValueError(
@@ -227,7 +227,7 @@ class Running:
         try:
             batches = self.source.batches(self.step, stop)
         except ValueError:  # rows that cannot be trained on: what was learned before them is kept
-            if self.place is not None:
+            if self.place is not None and self.step:
                 self._save(last=False, good=False)
             raise
         total = jnp.asarray(self.plan.total, jnp.int32)

@@ -1,0 +1,177 @@
+"""Files that were damaged, and files that were edited and sealed anew: refused in one line, within a bounded memory."""
+
+import json
+import random
+import resource
+
+import equinox as eqx
+import numpy as np
+import pytest
+import victim
+from test_files import mutations
+
+import sdebnn
+from sdebnn import artifacts
+from sdebnn.records import load_one, parse, save_one, save_tree, write_record
+from sdebnn.train import folder as folders
+from sdebnn.train import saved_answer, saved_steps
+
+NOT_A_VALUE = [None, True, -1, 10**9, 10**30, 1e400, float("nan"), "word", "<U500000000", [], {}, [[[]]], {"value": {}}]
+
+
+@pytest.fixture(scope="module", params=[sdebnn.SDEBNNRegressor, sdebnn.SDEBNNClassifier])
+def saved(request, tmp_path_factory):
+    """A fitted estimator in a file."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.where(x[:, 0] > 0, "yes", "no") if request.param is sdebnn.SDEBNNClassifier else x[:, 0]
+    path = tmp_path_factory.mktemp("saved") / "e.safetensors"
+    sdebnn.save(request.param(members=1, width=8, max_iter=3, random_state=0).fit(x, y), path)
+    return path
+
+
+def refused_in_one_line(load, path, name):
+    with pytest.raises(ValueError, match=path.stem) as error:
+        load()
+    assert len(str(error.value).splitlines()) == 1, name
+
+
+@pytest.fixture
+def bounded():
+    """No more than 500 MB are taken meanwhile."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_damaged_estimator_is_refused(saved, tmp_path):
+    whole, path = saved.read_bytes(), tmp_path / "e.safetensors"
+    for name, data in mutations(whole, 80, seed=1):
+        path.write_bytes(data)
+        refused_in_one_line(lambda: sdebnn.load(path), path, name)
+
+
+def places(tree, where=()):
+    """Every place in a tree of JSON, as a list of keys."""
+    if where:
+        yield where
+    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield from places(part, (*where, key))
+
+
+def changed(tree, where, value):
+    """A copy of a tree with another value in one place; without it, if the value is ``...``."""
+    tree = json.loads(json.dumps(tree))
+    at = tree
+    for key in where[:-1]:
+        at = at[key]
+    if value is ...:
+        del at[where[-1]]
+    else:
+        at[where[-1]] = value
+    return tree
+
+
+@pytest.mark.usefixtures("bounded")
+def test_an_estimator_whose_record_was_edited_and_sealed_anew_is_refused_or_still_works(saved, tmp_path):
+    arrays, words = load_one(saved, artifacts.KIND, {})
+    x, path, lot = np.random.default_rng(1).normal(size=(2, 3)), tmp_path / "e.safetensors", random.Random(0)
+    reference, refusals = sdebnn.load(saved).predict(x), 0
+    everywhere = list(places(words))
+    for number in range(100):
+        where, value = lot.choice(everywhere), lot.choice([..., *NOT_A_VALUE])
+        save_one(path, arrays, artifacts.KIND, changed(words, where, value))
+        try:
+            found = sdebnn.load(path)
+        except ValueError as error:
+            assert len(str(error).splitlines()) == 1, (where, value)
+            assert path.name in str(error)
+            refusals += 1
+        else:  # what was changed is of no consequence for predictions, such as the rate of training
+            assert np.array_equal(found.predict(x), reference), (number, where, value)
+    assert refusals > 70
+
+
+FORGERIES = {
+    "a net of a billion": ("net_", lambda fields: [*fields[:2], {"value": 10**9}, *fields[3:]]),
+    "a net of a billion outputs": ("net_", lambda fields: [fields[0], {"value": 10**9}, *fields[2:]]),
+    "no net at all": ("net_", lambda fields: fields[:2]),
+    "another tuple": ("y_scaling_", lambda fields: fields[::-1] + fields),
+}
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("name", FORGERIES)
+def test_sizes_that_the_file_does_not_hold_are_refused_before_anything_is_made(saved, tmp_path, name):
+    arrays, words = load_one(saved, artifacts.KIND, {})
+    part, change = FORGERIES[name]
+    words["state"][part]["fields"] = change(words["state"][part]["fields"])
+    path = tmp_path / "e.safetensors"
+    save_one(path, arrays, artifacts.KIND, words)
+    refused_in_one_line(lambda: sdebnn.load(path), path, name)
+
+
+def test_parameters_that_are_not_numbers_are_refused(saved, tmp_path):
+    arrays, words = load_one(saved, artifacts.KIND, {})
+    for name in [name for name in arrays if name.startswith("members_")]:
+        bad = arrays[name].copy()
+        bad.flat[0] = np.nan
+        save_one(tmp_path / "e", {**arrays, name: bad}, artifacts.KIND, words)
+        refused_in_one_line(lambda: sdebnn.load(tmp_path / "e"), tmp_path / "e", name)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, victim.train(folder)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_checkpoint_whose_record_was_edited_and_sealed_anew_is_refused_or_still_works(run):
+    folder, fitted = run
+    like = eqx.filter((fitted.model, fitted.likelihood), eqx.is_inexact_array)
+    step = saved_steps(folder)[-1]
+    file = folder / "checkpoints" / f"step-{step:08d}.json"
+    whole, lot, refusals = file.read_bytes(), random.Random(0), 0
+    words = json.loads(whole)
+    del words["seal"], words["kind"]
+    top = [(name,) for name in words]
+    reference = victim.leaves(fitted)
+    try:
+        for number in range(60):
+            where, value = top[number % len(top)], lot.choice([..., *NOT_A_VALUE])
+            write_record(file, folders.KIND, changed(words, where, value))
+            for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
+                try:
+                    found = load()
+                except ValueError as error:
+                    assert len(str(error).splitlines()) == 1, (where, value)
+                    assert str(folder) in str(error)
+                    refusals += 1
+                else:
+                    assert number or found is not None
+        assert refusals > 75
+        write_record(file, folders.KIND, words)
+        assert victim.leaves(victim.train(folder, resume=True)) == reference
+    finally:
+        file.write_bytes(whole)
+
+
+def test_a_checkpoint_with_parameters_that_are_not_numbers_is_refused(run):
+    folder, fitted = run
+    like = eqx.filter((fitted.model, fitted.likelihood), eqx.is_inexact_array)
+    pair = folder / "checkpoints" / f"step-{saved_steps(folder)[-1]:08d}"
+    data, record = (pair.with_suffix(suffix).read_bytes() for suffix in (".safetensors", ".json"))
+    words = json.loads(record)
+    facts = {name: value for name, value in words.items() if name not in ("seal", "kind", "sha256")}
+    arrays = {name: array.copy() for name, array in parse(data).items()}
+    for name, array in arrays.items():
+        if name.startswith(("parameters", "ema")):
+            array.flat[0] = np.inf
+    try:
+        save_tree(pair, arrays, folders.KIND, facts)
+        for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
+            refused_in_one_line(load, pair, "infinite")
+    finally:
+        pair.with_suffix(".safetensors").write_bytes(data)
+        pair.with_suffix(".json").write_bytes(record)
