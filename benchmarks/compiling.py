@@ -53,7 +53,7 @@ def arguments_of(name: str, kind: str, batch: int, inferred: bool) -> Any:
     def reached(*given: Any) -> None:
         raise ReachedError(given)
 
-    running.compiled = lambda: reached
+    running.program = lambda: reached
     data = fit_worker.data(kind)
     row = preset(name, data, inferred=inferred)
     how = {**row.training, "epochs": 1, "batch_size": batch, "progress": False}

@@ -29,7 +29,7 @@ import record
 
 import sdebnn
 from sdebnn.nets import paper_net
-from sdebnn.train.loop import Batches, Call, Job, compiled, start
+from sdebnn.train.loop import Batches, Call, Job, program, start
 
 BATCH, EXAMPLES = 128, 1280
 
@@ -54,13 +54,13 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
 
     state = start(parameters, job)
     clock = time.perf_counter()
-    program = compiled().lower(call(state), state).compile()
+    made = program().program.lower(call(state), state).compile()
     cost = {"compile_s": time.perf_counter() - clock}
-    cost["temp_mib"] = program.compiled.memory_analysis().temp_size_in_bytes / 2**20
+    cost["temp_mib"] = made.compiled.memory_analysis().temp_size_in_bytes / 2**20
 
     def step() -> None:
         nonlocal state
-        state, record = jax.block_until_ready(program(call(state), state))
+        state, record = jax.block_until_ready(made(call(state), state))
         if not np.isfinite(record.terms.elbo[0]) or record.skipped[0]:
             raise SystemExit("a step was skipped: its time is not that of a step")
 

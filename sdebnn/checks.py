@@ -3,15 +3,23 @@
 Every check runs on concrete values, at the call, before anything is compiled.
 """
 
+import contextlib
 import math
+import os
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
+
+LEAST_SPREAD, LARGEST_SPREAD = 0.1, 10.0  # of standardised inputs like those of the training
+LARGEST_MEAN = 5.0  # and how far their mean may be from 0
+ONE_VALUE = 1e-4  # a spread of less is float32's rounding of a column of one value
 
 
 def shown(value: object) -> str:
@@ -20,8 +28,35 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+_forked = False  # whether this process began as a copy of one in which JAX was running
+
+
+def _note_fork() -> None:
+    """In a process that was just forked: find out whether JAX was running, as far as it says."""
+    global _forked
+    with contextlib.suppress(Exception):
+        _forked = _forked or bool(jax._src.xla_bridge.backends_are_initialized())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_process() -> None:
+    """Refuse to compute in a process that was forked while JAX was running.
+
+    It inherits the locks of JAX's threads but not the threads, and its first program would wait for ever.
+    """
+    if _forked:
+        raise RuntimeError(
+            "this process was forked from one in which JAX was running, and would wait for ever: start processes with "
+            "multiprocessing.get_context('spawn'), or by joblib's default backend, loky."
+        )
+
+
 def check_key(key: PRNGKeyArray) -> None:
-    """Refuse what is not one fresh typed key."""
+    """Refuse what is not one fresh typed key, and a process that cannot use it."""
+    check_process()
     remedy = "make one with jax.random.key(0)"
     if not isinstance(key, jax.Array):
         raise ValueError(f"key={shown(key)} is not a JAX random key: {remedy}.")
@@ -75,6 +110,20 @@ def check_parameter(name: str, value: object, *, least: float = -math.inf) -> No
             return
     bound = "" if least == -math.inf else f", at least {least:g}"
     raise ValueError(f"{name}={shown(value)} must be a finite number, or an array of such{bound}.")
+
+
+def plain_number(value: Any) -> Any:
+    """A NumPy scalar, or a NumPy array without axes, as the Python number that it holds; anything else as it is.
+
+    Equinox takes NumPy scalars for arrays, and would train them.
+    """
+    return value.item() if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 else value
+
+
+def check_object(value: object) -> None:
+    """Refuse a class where one of its objects is meant."""
+    if isinstance(value, type):
+        raise ValueError(f"{value.__name__} is a class: pass an object of it, such as {value.__name__}(...).")
 
 
 def check_callable(name: str, value: object, example: str) -> None:
@@ -138,12 +187,39 @@ def check_data(x: Array | np.ndarray, y: Array | np.ndarray) -> None:
 
 
 def as_inputs(name: str, x: Array | np.ndarray) -> Float[Array, "example *input"]:
-    """A batch as a floating-point array of JAX, examples first; refused if it cannot be one."""
+    """A batch as an array of float32 or float64, examples first; refused if it cannot be one."""
     check_array(name, x, least_ndim=2)
     with np.errstate(over="ignore"):
         array = jnp.asarray(x)
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(float)
+    elif array.dtype.itemsize < 4:  # float16 or bfloat16, in which sums over depth would lose their last digits
+        array = array.astype(jnp.float32)
     if array is not x:
         check_array(name, array)  # once more: what is finite in float64 may not be in float32
     return array
+
+
+def as_precise(h: Float[Array, "..."], weights: Any) -> Float[Array, "..."]:
+    """The same numbers in the wider of their own type and that of the weights."""
+    return h.astype(jnp.promote_types(h.dtype, weights.dtype))
+
+
+def warn_if_unlike(
+    mean: np.ndarray, std: np.ndarray, x: np.ndarray, *, column: str, cause: str, stacklevel: int = 2
+) -> None:
+    """Warn, once, if inputs are far from mean 0 and spread 1 when standardised as those of the training were.
+
+    ``mean`` and ``std`` are those of the training inputs in each column, the last axis of x. A column of one value has
+    no spread, and is judged by its mean alone. ``column`` is what a column is called; ``cause`` is the likely mistake.
+    """
+    z = (x.reshape(-1, x.shape[-1]).astype(np.float32) - mean.astype(np.float32)) / std.astype(np.float32)
+    for number, (center, spread) in enumerate(zip(z.mean(0), z.std(0), strict=True)):
+        usual_spread = spread < ONE_VALUE or LEAST_SPREAD <= spread <= LARGEST_SPREAD
+        if abs(center) > LARGEST_MEAN or not usual_spread:
+            warnings.warn(
+                f"x is unlike the training data: standardised as those were, its {column} {number} has mean "
+                f"{center:.3g} and spread {spread:.3g} instead of 0 and 1. {cause}",
+                stacklevel=stacklevel + 1,
+            )
+            return

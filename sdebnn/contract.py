@@ -5,7 +5,8 @@
 The same key always gives the same function. That is all a model must do. What it may also offer, if it is more:
 
     solve(x, *, key, rough=False) -> Solution       it solves something: the same, and what that took
-    draw_keys(key, draws) -> keys                   it holds a few functions: the keys that name each in turn
+    draw_keys(key, draws) -> keys                   it holds a few functions: the keys that name each in turn, rounded
+                                                    up to whole rounds if each is to have the same weight
     training() -> model                             what the ELBO takes instead, of the same mean: less noisy
     conditioned(likelihood, x, y, *, validation, key, say) -> model
                                                     it learns by more than gradient steps: what comes after them
@@ -15,7 +16,6 @@ The same key always gives the same function. That is all a model must do. What i
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Key, Num, PRNGKeyArray
 
 from sdebnn.checks import check_count, check_key
-from sdebnn.integrate import Solution
+from sdebnn.integrate import Solution, warn_if_stray
+from sdebnn.programs import compiled
 
 
 def draw_keys(key: PRNGKeyArray, draws: int, model: Any = None) -> Key[Array, " draw"]:
@@ -82,7 +83,8 @@ def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rou
     if hasattr(model, "solve"):
         return model.solve(x, key=key, rough=rough)
     outputs, kl = model(x, key=key)
-    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), jnp.zeros((), kl.dtype))
+    zero = jnp.zeros((), kl.dtype)
+    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), zero, zero)
 
 
 def solutions(model: Any, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int) -> Solution:
@@ -100,12 +102,12 @@ def over_draws(one: Callable[[PRNGKeyArray], Any], keys: Key[Array, " draw"], at
     return lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
 
 
-@eqx.filter_jit
+@compiled
 def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
     return over_draws(lambda key: solve(model, x, key=key), keys, at_once)
 
 
-@eqx.filter_jit
+@compiled
 def _draw(model: Any, x: Array, key: PRNGKeyArray) -> Solution:
     return solve(model, x, key=key)
 
@@ -127,3 +129,4 @@ def check_solution(solution: Solution) -> None:
             f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
             "or standardise the inputs."
         )
+    warn_if_stray(solution.stray)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive
+from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive, plain_number
 from sdebnn.processes import Depth
 from sdebnn.starts import filled, joined, normals
 
@@ -39,6 +39,7 @@ class TimeMLP(eqx.Module):
         check_count("size", size)
         check_counts("widths", widths)
         check_callable("activation", activation, "jnp.tanh")
+        gain = plain_number(gain)
         check_positive("gain", gain)
         check_key(key)
         sizes = (size + 1, *widths, size)
@@ -90,8 +91,8 @@ class Readout(eqx.Module):
 class Augment(eqx.Module):
     """Append zeros to the input, so that trajectories may cross: without them every 1-D draw is monotonic."""
 
-    size: int = eqx.field(static=True)
-    zeros: int = eqx.field(static=True)
+    size: int = eqx.field(static=True, converter=plain_number)
+    zeros: int = eqx.field(static=True, converter=plain_number)
 
     def __check_init__(self):
         check_count("size", self.size)
@@ -150,7 +151,7 @@ class Standardised(eqx.Module):
         named, self.structure = jax.tree_util.tree_flatten_with_path(tree)
         self.shapes = tuple(leaf.shape for _, leaf in named)
         if isinstance(scale, Sequence):
-            self.scales = tuple(scale)
+            self.scales = tuple(map(plain_number, scale))
         else:
             check_callable("scale", scale, "fan_in_scale")
             self.scales = tuple(1.0 if _is_bias(path) else float(scale(leaf)) for path, leaf in named)

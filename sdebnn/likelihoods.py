@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real
 
-from sdebnn.checks import check_classes, check_key, check_positive
+from sdebnn.checks import check_classes, check_key, check_positive, plain_number
 
 Outputs = Float[Array, "*lead output"]
 
@@ -45,12 +45,23 @@ class Likelihood(Protocol):
         ...
 
 
+def _check_head(outputs: Outputs, y: Array, what: str) -> None:
+    """Refuse outputs of more axes than examples and outputs: they may be draws, or those of a net without a head."""
+    if outputs.ndim > 2:
+        raise ValueError(
+            f"y has shape {y.shape} and the outputs have shape {outputs.shape}, where (examples, {what}) or "
+            f"(draws, examples, {what}) is needed: pass as many y as examples, and if the net gives several rows for "
+            "each example, end it with a head such as eqx.nn.Linear."
+        )
+
+
 class _LocationScale(eqx.Module):
     """y = location + scale · ε; a law is the density, the variance and the sampler of ε."""
 
     log_scale: float | Float[Array, ""] | None
 
     def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        scale = plain_number(scale)
         if scale is None:
             if learn:
                 raise ValueError("learn=True has no meaning with scale=None: the outputs give the scale already.")
@@ -65,6 +76,10 @@ class _LocationScale(eqx.Module):
     @property
     @abstractmethod
     def _standard_variance(self) -> float: ...
+
+    @abstractmethod
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
 
     @abstractmethod
     def _standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]: ...
@@ -99,6 +114,7 @@ class _LocationScale(eqx.Module):
         location, scale = self._split(outputs)
         # The axes of an example must all be there: broadcasting would pair every target with every example.
         if not min(2, location.ndim) <= y.ndim <= location.ndim or y.shape != location.shape[-y.ndim :]:
+            _check_head(outputs, y, "targets")
             raise ValueError(
                 f"y has shape {y.shape}, the model gives {location.shape[-1]} target(s) for each of "
                 f"{location.shape[-2] if location.ndim > 1 else 1} example(s): pass y of shape "
@@ -126,6 +142,9 @@ class Gaussian(_LocationScale):
     def _standard_variance(self):
         return 1.0
 
+    def standard_entropy(self):
+        return 0.5 * math.log(2 * math.pi * math.e)
+
     def _standard_sample(self, key, shape):
         return jax.random.normal(key, shape)
 
@@ -142,6 +161,9 @@ class Laplace(_LocationScale):
     @property
     def _standard_variance(self):
         return 2.0
+
+    def standard_entropy(self):
+        return 1 + math.log(2)
 
     def _standard_sample(self, key, shape):
         return jax.random.laplace(key, shape)
@@ -160,6 +182,9 @@ class Cauchy(_LocationScale):
     def _standard_variance(self):
         return math.inf
 
+    def standard_entropy(self):
+        return math.log(4 * math.pi)
+
     def _standard_sample(self, key, shape):
         return jax.random.cauchy(key, shape)
 
@@ -170,9 +195,9 @@ class StudentT(_LocationScale):
     df: float
 
     def __init__(self, df: float, scale: float | None = 1.0, *, learn: bool = False):
-        check_positive("df", df)
+        self.df = plain_number(df)
+        check_positive("df", self.df)
         super().__init__(scale, learn=learn)
-        self.df = df
 
     def _standard_log_prob(self, z):
         constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
@@ -181,6 +206,12 @@ class StudentT(_LocationScale):
     @property
     def _standard_variance(self):
         return self.df / (self.df - 2) if self.df > 2 else math.inf
+
+    def standard_entropy(self):
+        half, more = self.df / 2, (self.df + 1) / 2
+        log_beta = math.lgamma(half) + math.lgamma(0.5) - math.lgamma(more)
+        digammas = jax.scipy.special.digamma(jnp.array([more, half]))
+        return more * float(digammas[0] - digammas[1]) + 0.5 * math.log(self.df) + log_beta
 
     def _standard_sample(self, key, shape):
         return jax.random.t(key, self.df, shape)
@@ -198,6 +229,7 @@ class Categorical(eqx.Module):
             raise ValueError(f"y has dtype {y.dtype}: pass class numbers, whole numbers from 0 to {classes - 1}.")
         examples = outputs.shape[:-1]
         if not min(1, len(examples)) <= y.ndim <= len(examples) or y.shape != examples[len(examples) - y.ndim :]:
+            _check_head(outputs, y, "classes")
             raise ValueError(f"y has shape {y.shape}: pass one class number for each of {examples[-1]} examples.")
         if not isinstance(y, Tracer):
             check_classes("y", y, classes)
@@ -256,3 +288,10 @@ class Weighted(eqx.Module):
 def parted(likelihood: Likelihood, y: Array) -> tuple[Likelihood, Array, Array | None]:
     """A likelihood without weights, its targets, and the weights, if there are any."""
     return (likelihood.likelihood, *likelihood.parted(y)) if isinstance(likelihood, Weighted) else (likelihood, y, None)
+
+
+def noise_log_prob(likelihood: Likelihood) -> float | None:
+    """The mean log density of a target whose residual is the likelihood's own noise; None if outputs set the scale."""
+    if not isinstance(likelihood, _LocationScale) or likelihood.log_scale is None:
+        return None
+    return -likelihood.standard_entropy() - float(likelihood.log_scale)

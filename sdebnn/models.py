@@ -5,6 +5,7 @@ h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt,   w from the posterior;   a deterministic m
 
 import inspect
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from sdebnn.checks import as_inputs, check_array, check_callable, check_count, check_key, shown
+from sdebnn.checks import (
+    as_inputs,
+    as_precise,
+    check_array,
+    check_callable,
+    check_count,
+    check_counts,
+    check_key,
+    check_object,
+    shown,
+)
 from sdebnn.contract import check_solution, solve, training
 from sdebnn.convolutions import TimeConv
 from sdebnn.fields import Augment, Standardised, TimeMLP, own_scales
@@ -28,6 +39,7 @@ from sdebnn.integrate import (
     redialled,
 )
 from sdebnn.processes import OU, Depth, Drift, DriftNet, Law, NoDrift, Normal, Point, Weights
+from sdebnn.programs import compiled
 
 Outputs = Float[Array, "example *output"]
 EXAMPLE = "example"  # the name, inside a module of one example, of the axis of all of them
@@ -53,6 +65,10 @@ class Deterministic(eqx.Module):
 
     module: Callable[[Array], Array]
 
+    def __check_init__(self):
+        check_object(self.module)
+        check_callable("module", self.module, "eqx.nn.Linear(2, 1, key=key)")
+
     def __call__(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         try:
             outputs = over_batch(self.module)(x)
@@ -63,6 +79,7 @@ class Deterministic(eqx.Module):
 
 def as_model(module: Any) -> Any:
     """A model of the contract as it is, known by its ``key`` without default; any other module as ``Deterministic``."""
+    check_object(module)
     try:
         key = inspect.signature(module).parameters.get("key")
     except (TypeError, ValueError):
@@ -94,15 +111,13 @@ class SDEBlock(eqx.Module):
 
     def __check_init__(self):
         check_estimator(self.kl, self.drift)
-        for name, parts, remedy in (
-            ("prior", ("drift", "sigma"), "OU(sigma=0.1)"),
-            ("initial", ("sample", "kl", "log_ratio", "prior"), "Point or Normal, to be called with w_0"),
-            ("solver", ("weights", "solve", "check_kl"), "FixedGrid(20) or Adaptive(1e-3)"),
-        ):
-            value = getattr(self, name)
-            if not all(hasattr(value, part) for part in parts) or isinstance(value, type):
-                raise ValueError(f"{name}={shown(value)} has no {' or no '.join(parts)}: pass {remedy}.")
+        _check_prior(self.prior)
+        _check_kind("initial", self.initial, ("sample", "kl", "log_ratio", "prior"), "a law of w_0", "Point or Normal")
+        _check_kind(
+            "solver", self.solver, ("weights", "solve", "check_kl"), "a solver", "FixedGrid(20, 'euler') or Adaptive()"
+        )
         self.solver.check_kl(self.kl)
+        self.solver.check_process(self)
 
     def with_solver(self, solver: Solver) -> "SDEBlock":
         """The same block, solved otherwise; in adaptive steps its KL is the analytic estimate, of the same mean."""
@@ -129,8 +144,7 @@ class SDEBlock(eqx.Module):
 
     def _solve(self, h: Hidden, key: PRNGKeyArray, every: bool, rough: bool = False) -> Solution:
         check_key(key)
-        h = as_inputs("h", h)
-        self._check_shape(h)
+        h = self._as_state(h)
         solution = _compiled_solve(self, h, key, every, rough)
         check_solution(solution)
         return solution
@@ -147,9 +161,26 @@ class SDEBlock(eqx.Module):
         """All Euler steps through the arrays of each, where there is a faster way than one after the other."""
         return all_steps(eqx.combine(random, self.field), h, keep=keep, unroll=unroll)
 
-    def _check_shape(self, h: Hidden) -> None:
+    def _as_state(self, h: Hidden) -> Hidden:
+        """A batch as the field takes it, at least as precise as the weights; refused if the field does not take it."""
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
+        h = as_precise(as_inputs("h", h), w0)
         check_field(self.f_h, h, jax.eval_shape(self.weights.unravel, w0))
+        return h
+
+
+def _check_kind(name: str, value: Any, parts: Sequence[str], kind: str, remedy: str) -> None:
+    """Refuse what lacks a part of its kind, or is a class of it."""
+    if isinstance(value, type):
+        raise ValueError(f"{name} is the class {value.__name__}, not an object: pass {remedy}.")
+    if not all(hasattr(value, part) for part in parts):
+        raise ValueError(f"{name}={shown(value)} is not {kind}: pass {remedy}.")
+
+
+def _check_prior(prior: Any) -> None:
+    """Refuse what is not a prior; a number is likely meant as its sigma."""
+    is_sigma = isinstance(prior, Real) and not isinstance(prior, bool) and prior > 0  # pyright: ignore[reportOperatorIssue]
+    _check_kind("prior", prior, ("drift", "sigma"), "a prior", f"OU(sigma={prior if is_sigma else 0.1})")
 
 
 def check_field(f_h: Callable[[Depth, Hidden, PyTree], Hidden], h: Hidden, arrays: PyTree) -> None:
@@ -166,7 +197,7 @@ def check_field(f_h: Callable[[Depth, Hidden, PyTree], Hidden], h: Hidden, array
         )
 
 
-@eqx.filter_jit  # for those who call a model outside jit: the loops are compiled once, not at every call
+@compiled  # for those who call a model outside jit: the loops are compiled once, not at every call
 def _compiled_solve(block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool, rough: bool) -> Solution:
     return block.solver.solve(block, h, key=key, every=every, rough=rough)
 
@@ -226,7 +257,11 @@ def bayesianize(
     ``scale`` says what an array is as a multiple of its standardised weights; without it, ``own_scales`` of the module.
     """
     check_key(key)
-    check_callable("initial", initial, "Point")
+    check_object(module)
+    _check_prior(prior)
+    # A class is a function of w_0 too, if it is that of a law.
+    if not callable(initial) or (isinstance(initial, type) and not hasattr(initial, "sample")):
+        raise ValueError(f"initial={shown(initial)} is not a law of w_0: pass Point or Normal, or a function of w_0.")
     try:
         inspect.signature(module).bind(0.0, None)
     except (TypeError, ValueError):
@@ -240,15 +275,16 @@ def bayesianize(
     w0 = weights.ravel(random)
     check_array("w_0, the module's weights,", w0)
     if isinstance(drift, Sequence):
+        check_counts("drift", drift)
         drift = DriftNet(weights.size, drift, key=key)
+    _check_kind("drift", drift, ("__call__",), "a drift", "widths such as (32, 32), or a module (t, w) -> R^D")
     _check_drift("drift", drift, w0)
-    _check_drift("prior's drift", getattr(prior, "drift", None), w0)
+    _check_drift("prior's drift", prior.drift, w0)
     return SDEBlock(field, weights, prior, drift, initial(w0), solver, kl)
 
 
 def _check_drift(name: str, drift: Any, w0: Weights) -> None:
     """Refuse a drift that does not map (t, w) to something like w."""
-    check_callable(name, drift, "DriftNet or OU")
     try:
         shape = jax.eval_shape(drift, jnp.zeros((), w0.dtype), w0).shape
     except Exception as error:  # whatever a user's own function may raise
@@ -291,6 +327,8 @@ class SDEBNN(eqx.Module):
             raise ValueError(
                 f"layers={shown(self.layers)} must be a tuple of models, such as (bayesianize(field, key=key),)."
             )
+        for layer in self.layers:
+            check_object(layer)
 
     def __call__(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Outputs, Float[Array, ""]]:
         return self.solve(x, key=key)[:2]
@@ -310,8 +348,8 @@ class SDEBNN(eqx.Module):
                 ) from error
             h = part.outputs
             parts.append(part)
-        kl, evaluations, finished, roughness = map(jnp.stack, zip(*(part[1:] for part in parts), strict=True))
-        return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum())
+        kl, evaluations, finished, roughness, stray = map(jnp.stack, zip(*(part[1:] for part in parts), strict=True))
+        return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum(), stray.max())
 
     def training(self) -> "SDEBNN":
         """The same sequence, each model as the ELBO takes it."""

@@ -7,16 +7,18 @@ ODE), so that a net is random in part; w_0 is a point, or inferred; the head is 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import PRNGKeyArray
 
 from sdebnn.baselines import MeanField, ODEBlock
-from sdebnn.checks import check_count, check_counts, check_key
+from sdebnn.checks import check_count, check_counts, check_key, check_positive, plain_number, shown
 from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, TimeConv, pooled, squeeze
 from sdebnn.fields import Readout
 from sdebnn.integrate import Estimator, FixedGrid, Solver
@@ -180,9 +182,23 @@ def _checked(shape: Shape, classes: int, blocks: Sequence[int], deterministic: S
 
 
 def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: int) -> Pixels:
-    mean, std = (tuple(v) * shape[2] if len(v) == 1 else tuple(v) for v in (mean, std))
     height, width, channels = shape
+    mean, std = _of_channels("mean", mean, channels), _of_channels("std", std, channels)
+    for number, value in enumerate(std):
+        check_positive(f"std[{number}]", value)
     return Pixels((height, width, channels), mean, std, zeros)
+
+
+def _of_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
+    """One number for each channel, if one or so many were given."""
+    many = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str) and np.ndim(values) == 1
+    each = tuple(map(plain_number, values if many else (values,)))
+    if len(each) not in (1, channels) or not all(isinstance(value, Real) for value in each):
+        raise ValueError(
+            f"{name}={shown(values)} must hold one number, or one for each of {channels} "
+            f"channel{'s' * (channels > 1)}, as shares of 255."
+        )
+    return each * channels if len(each) == 1 else each
 
 
 def _norm(channels: int) -> GroupNorm:

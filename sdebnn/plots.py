@@ -4,8 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Array, Float
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+
+from sdebnn.metrics import interval
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+except ModuleNotFoundError as error:
+    if (error.name or "").split(".")[0] != "matplotlib":
+        raise
+    raise ImportError("sdebnn.plots needs Matplotlib: pip install 'sdebnn[plot]'.") from None
 
 Numbers = Array | np.ndarray
 BLUE = "#2a6f97"
@@ -21,10 +29,10 @@ def bands(
     levels: Sequence[float] = LEVELS,
     colour: str = BLUE,
 ) -> None:
-    """Central intervals of the samples at every point, one inside the other, the middle darkest."""
+    """The ``metrics.interval`` of the samples at every point, one level inside the other, the middle darkest."""
     paper, ink = np.ones(3), np.array(to_rgb(colour))
     for i, level in enumerate(sorted(levels, reverse=True)):
-        low, high = np.quantile(np.asarray(samples), [(1 - level) / 2, (1 + level) / 2], axis=0)
+        low, high = interval(np.asarray(samples), level)
         share = 0.16 + 0.6 * i / max(1, len(levels) - 1)
         label = f"{level:.0%} of predictions" if i == 0 else None
         axes.fill_between(
@@ -63,8 +71,8 @@ def trajectories(
     depth, values = np.asarray(t), np.asarray(states)
     for i in range(values.shape[2]):
         colour = colours[i % len(colours)]
-        for level, alpha in ((0.95, 0.14), (0.7, 0.16), (0.4, 0.2)):
-            low, high = np.quantile(values[:, :, i], [(1 - level) / 2, (1 + level) / 2], axis=0)
+        for level, alpha in ((0.95, 0.14), (0.7, 0.16), (0.4, 0.2)) if len(values) > 1 else ():
+            low, high = interval(values[:, :, i], level)
             axes.fill_between(depth, low, high, color=colour, alpha=alpha, linewidth=0)
         axes.plot(depth, values[:lines, :, i].T, color=colour, linewidth=0.9, alpha=0.9)
         axes.scatter(depth[:1], values[0, :1, i], s=14, color=colour, zorder=3)

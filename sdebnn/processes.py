@@ -7,7 +7,9 @@ While NN_φ = 0 the posterior is the prior, and their KL exactly 0: every drift 
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,9 +26,12 @@ from sdebnn.checks import (
     check_key,
     check_parameter,
     check_positive,
+    plain_number,
 )
 from sdebnn.starts import filled, normals
 
+LEAST_SIGMA = 1e-4  # under which the KL lets no weight move
+TERMS = 20  # of a series, which are exact in float64 up to 1
 NARROW = 8  # inputs of a layer, up to which gating its weights costs no more than gating its outputs
 
 Depth = float | Float[Array, ""]
@@ -34,15 +39,32 @@ Weights = Float[Array, " weight"]
 Drift = Callable[[Depth, Weights], Weights]
 
 
-class OU(eqx.Module):
-    """Ornstein-Uhlenbeck prior. ``rate`` and ``mean`` are trained if given as arrays, fixed if floats."""
+def _number_or_array(value: Any) -> Any:
+    """A number, which is fixed, as Python's; an array, which is trained, as JAX's."""
+    value = plain_number(value)
+    numbers = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)
+    return jnp.asarray(value) if numbers else value
 
-    rate: float | Float[Array, "..."] = 1.0
-    mean: float | Float[Array, "..."] = 0.0
-    sigma: float = 0.1
+
+class OU(eqx.Module):
+    """Ornstein-Uhlenbeck prior. ``rate`` and ``mean`` are trained if given as arrays, fixed if given as numbers.
+
+    A NumPy scalar is a number; an array of JAX without axes is an array.
+    """
+
+    rate: float | Float[Array, "..."] = eqx.field(default=1.0, converter=_number_or_array)
+    mean: float | Float[Array, "..."] = eqx.field(default=0.0, converter=_number_or_array)
+    sigma: float = eqx.field(default=0.1, converter=plain_number)
 
     def __check_init__(self):
         check_positive("sigma", self.sigma)
+        if self.sigma < LEAST_SIGMA:
+            warnings.warn(
+                f"sigma={self.sigma:g} leaves the weights next to no freedom: moving one of them by 0.1 over the depth "
+                f"costs {0.5 * (0.1 / self.sigma) ** 2:.1g} nats. Usual values are 0.01 to 1; for weights without "
+                "noise, use ODEBlock.",
+                stacklevel=3,
+            )
         check_parameter("rate", self.rate, least=0.0)
         check_parameter("mean", self.mean)
 
@@ -54,10 +76,29 @@ class OU(eqx.Module):
         """Mean and standard deviation of w_t given w_0, in closed form."""
         rate = jnp.asarray(self.rate, w0.dtype)
         mean = self.mean + (w0 - self.mean) * jnp.exp(-rate * t)
-        # (1 - exp(-2 rate t)) / (2 rate), whose limit at rate 0 is Brownian motion's t
-        safe = jnp.where(rate == 0, 1.0, rate)
-        variance = jnp.where(rate == 0, t, -jnp.expm1(-2 * safe * t) / (2 * safe))
-        return mean, jnp.broadcast_to(self.sigma * jnp.sqrt(variance), mean.shape)
+        # The variance is σ² (1 - exp(-2 rate t)) / (2 rate), whose limit at rate 0 is Brownian motion's σ² t.
+        std = self.sigma * jnp.sqrt(t) * jnp.sqrt(_mean_decay(2 * rate * t))
+        return mean, jnp.broadcast_to(std, mean.shape)
+
+    def constrained(self) -> "OU":
+        """The nearest prior that does not explode: itself, with an array ``rate`` raised to at least 0.
+
+        For use after an update of the parameters, which knows no bounds.
+        """
+        if not isinstance(self.rate, jax.Array):
+            return self
+        return eqx.tree_at(lambda prior: prior.rate, self, jnp.maximum(self.rate, 0))
+
+
+def _mean_decay(z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """(1 - exp(-z)) / z, the mean of exp(-s) over s from 0 to z; smooth at 0, and so are its derivatives."""
+    small = jnp.abs(z) < 1
+    # 1 - z/2 (1 - z/3 (1 - ...)): differences of the quotient itself would lose all digits near 0.
+    near, far = jnp.where(small, z, 0.0), jnp.where(small, 1.0, z)
+    series = jnp.ones_like(z)
+    for k in range(TERMS, 1, -1):
+        series = 1 - near / k * series
+    return jnp.where(small, series, -jnp.expm1(-far) / far)
 
 
 class ConcatSquash(eqx.Module):
@@ -190,6 +231,7 @@ class Normal(eqx.Module):
     prior_std: float | None
 
     def __init__(self, mean: Weights, std: float = 0.2, *, prior_mean: float = 0.0, prior_std: float | None = 1.0):
+        std, prior_mean, prior_std = map(plain_number, (std, prior_mean, prior_std))
         check_array("mean", mean)
         check_positive("std", std)
         if prior_std is not None:

@@ -102,6 +102,8 @@ FOUR, THREE = SDEBNN.mlp(1, 4, key=KEY), SDEBNN.mlp(1, 2, key=KEY)
 LOGITS = jnp.ones((2, 4, 3))
 PROBS = LOGITS / 3
 ONE_HOT = jnp.zeros((4, 3), int)
+HEADLESS = SDEBNN((sdebnn.Deterministic(lambda x: x),))
+IMAGES = np.ones((4, 6, 6, 2))
 
 
 def spoiled(value):
@@ -129,11 +131,47 @@ CASES = {
     "sigma nan": (lambda: OU(sigma=float("nan")), "sigma=nan", "finite"),
     "sigma a word": (lambda: OU(sigma="big"), "sigma='big'", "greater than zero"),
     "rate negative": (lambda: OU(rate=-0.5), "rate=-0.5", "at least 0"),
-    "mean a word": (lambda: OU(mean="x"), "mean='x'", "finite number"),
+    "a prior's mean a word": (lambda: OU(mean="x"), "mean='x'", "finite number"),
     "rate of another size": (lambda: bayesianize(FIELD, prior=OU(rate=RATES), key=KEY), "prior's drift", "(20,)"),
-    "prior a number": (lambda: bayesianize(FIELD, prior=0.1, key=KEY), "prior's drift=None", "OU"),
-    "solver a number": (lambda: bayesianize(FIELD, solver=20, key=KEY), "solver=20", "FixedGrid(20)"),
-    "initial a word": (lambda: bayesianize(FIELD, initial="normal", key=KEY), "initial='normal'", "Point"),
+    "prior a number": (lambda: bayesianize(FIELD, prior=0.2, key=KEY), "prior=0.2 is not a prior", "OU(sigma=0.2)"),
+    "prior a class": (lambda: bayesianize(FIELD, prior=OU, key=KEY), "prior is the class OU", "OU(sigma=0.1)"),
+    "prior a law": (lambda: SDEBNN.mlp(1, 1, prior=POINT, key=KEY), "prior=Point(", "OU(sigma=0.1)"),
+    "solver a number": (lambda: bayesianize(FIELD, solver=20, key=KEY), "solver=20 is not a solver", "FixedGrid(20,"),
+    "solver a word": (lambda: SDEBNN.mlp(1, 1, solver="euler", key=KEY), "'euler' is not a solver", "Adaptive()"),
+    "solver a class": (lambda: bayesianize(FIELD, solver=FixedGrid, key=KEY), "class FixedGrid", "FixedGrid(20,"),
+    "solver of diffrax": (lambda: bayesianize(FIELD, solver=diffrax.Euler(), key=KEY), "Euler() is not", "Adaptive("),
+    "solver of an ode a word": (lambda: sdebnn.ODEBlock(FIELD, solver="euler"), "solver='euler'", "FixedGrid(20)"),
+    "initial a word": (lambda: bayesianize(FIELD, initial="normal", key=KEY), "initial='normal'", "Point or Normal"),
+    "initial an object": (lambda: bayesianize(FIELD, initial=POINT, key=KEY), "initial=Point(", "Point or Normal"),
+    "initial a prior": (lambda: bayesianize(FIELD, initial=OU, key=KEY), "initial=<class", "Point or Normal"),
+    "initial that gives no law": (lambda: bayesianize(FIELD, initial=jnp.sin, key=KEY), "initial=", "Point or Normal"),
+    "drift a number": (lambda: bayesianize(FIELD, drift=32, key=KEY), "drift=32", "(32, 32)"),
+    "drift a word": (lambda: bayesianize(FIELD, drift="net", key=KEY), "drift='net'", "(32, 32)"),
+    "drift of no width": (lambda: bayesianize(FIELD, drift=(0,), key=KEY), "drift[0]=0", "at least 1"),
+    "drift a class": (lambda: bayesianize(FIELD, drift=DriftNet, key=KEY), "drift is the class DriftNet", "(32, 32)"),
+    "drift of an ode": (lambda: sdebnn.HyperODEBlock(FIELD, drift=3, key=KEY), "drift=3", "(32, 32)"),
+    "kl a number": (lambda: bayesianize(FIELD, kl=0.5, key=KEY), "kl=0.5", "'analytic'"),
+    "kl a list": (lambda: bayesianize(FIELD, kl=["stl"], key=KEY), "kl=['stl']", "'analytic'"),
+    "field a class": (lambda: bayesianize(TimeMLP, key=KEY), "TimeMLP is a class", "an object"),
+    "field of an ode a class": (lambda: sdebnn.ODEBlock(TimeMLP), "TimeMLP is a class", "an object"),
+    "layer a class": (lambda: SDEBNN((eqx.nn.Linear,)), "Linear is a class", "an object"),
+    "module a class": (lambda: sdebnn.Deterministic(eqx.nn.Linear), "Linear is a class", "an object"),
+    "model a class": (lambda: sdebnn.predict(SDEBNN, X, key=KEY), "SDEBNN is a class", "an object"),
+    "wrapped model a class": (lambda: MeanField(eqx.nn.Linear), "Linear is a class", "an object"),
+    "a net without a head": (
+        lambda: sdebnn.fit(HEADLESS, Categorical(), IMAGES, LABELS, key=KEY),
+        "outputs have shape (4, 6, 6, 2)",
+        "head",
+    ),
+    "a regression without a head": (
+        lambda: sdebnn.fit(HEADLESS, Gaussian(0.1), IMAGES, Y, key=KEY),
+        "outputs have shape (4, 6, 6, 2)",
+        "head",
+    ),
+    "labels of other draws": (lambda: Categorical().log_prob(LOGITS, LABELS[:2]), "(2, 4, 3)", "(draws, examples, "),
+    "mean of other channels": (lambda: paper(mean=(0.5, 0.5)), "mean=(0.5, 0.5)", "one for each of 1 channel"),
+    "std of no spread": (lambda: paper(std=(0.0,)), "std[0]=0.0", "greater than zero"),
+    "mean a word": (lambda: paper(mean="grey"), "mean='grey'", "one for each of 1 channel"),
     "scale a number": (lambda: bayesianize(FIELD, scale=0.5, key=KEY), "scale=0.5", "fan_in_scale"),
     "scale zero": (lambda: bayesianize(FIELD, scale=lambda leaf: 0.0, key=KEY), "weight=0.0", "greater than zero"),
     "weights nan": (lambda: bayesianize(NAN_FIELD, key=KEY), "NaN", "remove or impute"),

@@ -531,11 +531,22 @@ def test_predictions_hold_every_member_in_turn_and_a_key_names_one():
         order = [int(np.abs(each - draw).max((1, 2)).argmin()) for draw in outputs]
         np.testing.assert_allclose(outputs, each[order], atol=1e-6)
         assert sorted(order[:3]) == [0, 1, 2] == sorted(order[3:])
-        few, many = (jax.random.key_data(draw_keys(key, n, ensemble)) for n in (2, 6))
-        assert np.array_equal(few, many[:2])
+        few, many = (jax.random.key_data(draw_keys(key, n, ensemble)) for n in (3, 6))
+        assert np.array_equal(few, many[:3])
     # keys from anywhere name members, all of them, about as often: 300 draws, 4 standard errors
     numbers = [int(np.abs(each - draw).max((1, 2)).argmin()) for draw in over_keys(ensemble, X, 300)[0]]
     assert np.all(np.abs(np.bincount(numbers, minlength=3) - 100) < 4 * np.sqrt(300 * 2 / 9))
+
+
+@pytest.mark.parametrize("draws", [1, 5, 7])
+def test_every_member_of_an_ensemble_has_the_same_weight_in_a_prediction(draws):
+    """Seven draws of five members are rounded up to ten: the mean is exactly that of the members."""
+    nets = members(5)
+    each = np.stack([jax.vmap(member)(X) for member in nets])
+    for ensemble in (Ensemble(nets), Ensemble(nets).training(), TemperatureScaled(Ensemble(nets))):
+        outputs = np.asarray(predict(ensemble, X, draws=draws, draws_at_once=10, key=KEY), float)
+        assert len(outputs) == 5 * -(-draws // 5)
+        np.testing.assert_allclose(outputs.mean(0), each.mean(0), atol=1e-6)
 
 
 # Temperature scaling
@@ -788,7 +799,7 @@ REFUSED = {
         "Adaptive.*FixedGrid",
     ),
     "a hyper ode without weights": (lambda: HyperODEBlock(Bare(), key=KEY), "Bare.*no weights"),
-    "a hyper ode's widths": (lambda: HyperODEBlock(FIELD, drift=(0,), key=KEY), r"widths\[0\]=0"),
+    "a hyper ode's widths": (lambda: HyperODEBlock(FIELD, drift=(0,), key=KEY), r"drift\[0\]=0"),
     "no weights": (lambda: MeanField(jnp.tanh), "no weights to learn"),
     "no model": (lambda: MeanField(3), "3 is no model"),
     "no spread": (lambda: MeanField(SMALL, lambda w: Normal(w, 0.0)), "std=0.0"),

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 
-from sdebnn import OU
 from sdebnn.models import map_blocks
 from sdebnn.nets import our_net
 
@@ -154,7 +153,7 @@ def test_torchsde_solves_the_same_net(benchmarks, tmp_path, kind):
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(FOLDER)}, check=True
     )
     model, _, x, _ = jobs.problem(job)
-    quiet = map_blocks(lambda block: eqx.tree_at(lambda b: b.prior, block, OU(sigma=1e-7)), model)
+    quiet = map_blocks(lambda block: eqx.tree_at(lambda b: b.prior.sigma, block, 1e-7), model)
     ours = jax.jit(lambda x: worker.by_hand(worker.bare_scan, quiet, x, jax.random.key(0))[0])(x)
     np.testing.assert_allclose(np.load(tmp_path / "outputs.npy")[0], ours, rtol=1e-4, atol=1e-4)
 

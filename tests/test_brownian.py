@@ -48,6 +48,15 @@ def test_what_an_adaptive_solver_is_told_is_what_a_grid_sees(path):
         np.testing.assert_allclose(path.evaluate(0.37), path.evaluate(0.0, 0.37), atol=1e-12)
 
 
+def test_a_step_of_length_zero_has_no_noise(path):
+    """Finished lanes of a vmapped adaptive solve take such steps: at depth 0 and 1, on the base grid and off it."""
+    with jax.enable_x64(True):
+        depths = jnp.array([0.0, 1 / 20, 0.37, 0.6, 1.0])
+        told = jax.vmap(lambda t: path.evaluate(t, t, use_levy=True))(depths)
+    for part in (told.dt, told.W, told.H):
+        assert np.array_equal(part, np.zeros_like(part))
+
+
 @pytest.mark.parametrize("steps", [7])
 def test_a_bridged_grid_has_the_law_of_brownian_motion(steps):
     n = 40_000

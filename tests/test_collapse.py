@@ -75,5 +75,5 @@ def test_a_net_that_learns_nothing_says_so():
     x = jnp.linspace(-1, 1, 20)[:, None]
     with pytest.warns(RuntimeWarning, match="raise kl_warmup"):
         fit(
-            net(), Gaussian(0.1), x, jnp.sin(3 * x), key=KEY, epochs=400, kl_weight=1000.0, kl_warmup=0.0, progress=False
+            net(), Gaussian(0.1), x, jnp.sin(3 * x), key=KEY, epochs=400, kl_weight=1e3, kl_warmup=0.0, progress=False
         )  # fmt: skip

@@ -123,6 +123,21 @@ def test_samples_of_y_follow_the_forecast(regressor):
     assert std[0] / 2 < one_by_one.std() < 2 * std[0]
 
 
+def test_every_member_has_the_same_weight_in_a_prediction(regressor, classifier, line):
+    """Three draws of two members are rounded up to four; samples of y are as many as were asked for."""
+    for model, method, x in (
+        (regressor, "predict", line[0][:5]),
+        (classifier, "predict_proba", load_iris().data[::40]),
+    ):
+        predicted = []
+        for draws in (3, 4):
+            other = clone(model)
+            vars(other).update({**vars(model), "draws": draws})
+            predicted.append(getattr(other, method)(x))
+        np.testing.assert_array_equal(*predicted)
+        assert [model.sample_y(x, n).shape for n in (1, 3)] == [(len(x), 1), (len(x), 3)]
+
+
 def test_the_log_density_integrates_to_one(regressor):
     grid = np.linspace(-10, 10, 4001)
     x = np.tile([[0.5, 0.0]], (len(grid), 1))
@@ -352,6 +367,16 @@ def test_units_do_not_matter(scale, line):
     np.testing.assert_allclose(
         scaled.predict(x * scale, return_std=True)[1], scale * plain.predict(x, return_std=True)[1], rtol=5e-2
     )
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308])
+def test_numbers_that_would_overflow_are_refused(value, line, refused):
+    x, y = line[0].copy(), line[1].copy()
+    y[3] = value
+    refused(lambda: sdebnn.SDEBNNRegressor(members=1, max_iter=20).fit(x, y), r"y holds -?1.7e\+308.*divide")
+    x[3, 1] = value
+    for model, targets in ((sdebnn.SDEBNNRegressor(), line[1]), (sdebnn.SDEBNNClassifier(), line[1] > 0)):
+        refused(lambda model=model, targets=targets: model.fit(x, targets), r"X holds -?1.7e\+308.*divide")
 
 
 def test_a_large_offset_is_no_constant():

@@ -274,7 +274,7 @@ def test_reversible_steps_undo_bridged_noise_and_many_draws_too():
 def test_the_roughness_is_the_change_of_slope_from_step_to_step(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
     path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=KEY)
-    states, roughness = grid.hidden(f_h, path.stages, h0, every=True, rough=True)
+    states, roughness, _ = grid.hidden(f_h, path.stages, h0, every=True, rough=True)
     slopes = np.diff(np.asarray(states, dtype=float), axis=0) * STEPS
     assert float(roughness) == pytest.approx(np.mean(np.diff(slopes, axis=0) ** 2, axis=(1, 2)).sum(), rel=1e-3)
     assert grid.hidden(f_h, path.stages, h0)[1] == 0
@@ -302,7 +302,7 @@ def test_checkpointing_changes_memory_and_nothing_else(drift):
 def test_every_state_starts_at_the_input_and_ends_at_the_output(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
     path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=jax.random.key(0))
-    states, _ = grid.hidden(f_h, path.stages, h0, every=True)
+    states, *_ = grid.hidden(f_h, path.stages, h0, every=True)
     assert states.shape == (STEPS + 1, 2, 1)
     assert np.array_equal(states[0], h0)
     assert np.array_equal(states[-1], grid.hidden(f_h, path.stages, h0)[0])

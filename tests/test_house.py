@@ -8,9 +8,9 @@ import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "records", "fingerprints", "starts", "processes", "fields", "convolutions", "likelihoods", "metrics", "integrate",
-    "contract", "models", "baselines", "nets", "data", "train", "predict", "presets", "compare", "runs", "estimators",
-    "artifacts", "plots", "verify", "cli",
+    "checks", "files", "records", "fingerprints", "programs", "starts", "processes", "fields", "convolutions",
+    "likelihoods", "metrics", "integrate", "contract", "models", "baselines", "nets", "data", "train", "predict",
+    "presets", "compare", "runs", "estimators", "artifacts", "plots", "verify", "cli",
 ]  # fmt: skip
 
 

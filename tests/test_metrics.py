@@ -61,6 +61,44 @@ def test_coverage_of_the_true_law_is_its_level(level):
     assert abs(narrow - expected) < 0.04
 
 
+# Draws, examples, and how much more than 95 % is covered: exact from 39 draws on. With fewer, the ends lie beyond all
+# draws, where a normal law falls off faster than the exponential tail that is assumed there.
+FEW_AND_MANY = [(10, 20_000, 0.009), (20, 20_000, 0.004), (39, 20_000, 0.0), (100, 20_000, 0.0), (1000, 4000, 0.0)]
+
+
+@pytest.mark.parametrize(("draws", "examples", "excess"), FEW_AND_MANY)
+def test_a_perfect_forecast_covers_its_level_however_few_its_draws(draws, examples, excess):
+    """One more normal draw beside so many: 4 standard errors over the examples."""
+    values = np.random.default_rng(draws).normal(size=(draws + 1, examples, 1)).astype(np.float32)
+    covered = metrics.coverage(values[1:], values[0])
+    assert abs(covered - 0.95 - excess) < 4 * np.sqrt(0.95 * 0.05 / examples)
+
+
+@pytest.mark.parametrize("draws", [2, 3, 10, 38])
+def test_beyond_all_draws_an_exponential_tail_is_exact(draws):
+    """P(one more > upper end) = E[exp(-upper end)] = 2.5 % of standard exponentials: 4 standard errors of 100,000."""
+    samples = np.random.default_rng(0).exponential(size=(draws, 100_000))
+    beyond = np.exp(-metrics.interval(samples, 0.95)[1])
+    assert abs(beyond.mean() - 0.025) < 4 * beyond.std() / np.sqrt(100_000)
+    # The lower end is that of the same samples turned round.
+    np.testing.assert_allclose(metrics.interval(-samples, 0.95)[0], -metrics.interval(samples, 0.95)[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.2, 0.5, 0.9, 0.95])
+def test_among_the_draws_an_interval_is_at_weibull_s_positions(level):
+    samples = np.random.default_rng(0).normal(size=(57, 4, 3))
+    expected = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
+    np.testing.assert_allclose(metrics.interval(samples, level), expected, rtol=1e-12)
+    traced = jax.jit(lambda samples: metrics.interval(samples, level))(samples)
+    np.testing.assert_allclose(traced, expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_as_a_user")
+def test_one_draw_has_no_interval(refused):
+    refused(lambda: metrics.coverage(np.zeros((1, 3, 1)), np.zeros((3, 1))), r"samples has shape \(1, 3, 1\)")
+    refused(lambda: metrics.interval(np.zeros((5, 3)), 1.0), "level=1.0")
+
+
 def test_crps_of_normal_samples_is_its_closed_form():
     """σ (z (2Φ(z) - 1) + 2φ(z) - 1/√π), z = (y - μ)/σ; 20,000 draws, a standard error of about 0.01."""
     mean, std = np.array([0.0, 1.0, -3.0]), np.array([1.0, 0.5, 2.0])

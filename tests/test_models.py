@@ -4,7 +4,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Normal, TimeMLP, bayesianize, draw_keys, prior_of
+from sdebnn import (
+    OU,
+    SDEBNN,
+    Adaptive,
+    Deterministic,
+    FixedGrid,
+    HyperODEBlock,
+    Normal,
+    ODEBlock,
+    PartlyRandom,
+    TimeMLP,
+    bayesianize,
+    draw_keys,
+    prior_of,
+)
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
@@ -35,6 +49,11 @@ class Conv(eqx.Module):
         return jnp.tanh(self.conv(h))
 
 
+def without_noise(rate):
+    """A prior of next to no noise, made so that no warning is given."""
+    return eqx.tree_at(lambda prior: prior.sigma, OU(rate=rate), 1e-9)
+
+
 def leaves(tree):
     return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
 
@@ -62,7 +81,7 @@ def test_more_draws_keep_the_ones_before():
 
 def test_without_noise_or_decay_a_block_is_eulers_method_on_the_module_itself():
     field = Rotation()
-    block = bayesianize(field, prior=OU(rate=0.0, sigma=1e-8), solver=FixedGrid(5), key=KEY)
+    block = bayesianize(field, prior=without_noise(rate=0.0), solver=FixedGrid(5), key=KEY)
     h0 = jnp.array([[0.4, -1.0], [1.0, 0.2]])
     expected = np.array(h0)
     for k in range(5):
@@ -89,7 +108,7 @@ def test_only_what_where_picks_varies_over_depth_and_draws():
 
 def test_any_module_will_do_images_too():
     field = Conv(eqx.nn.Conv2d(2, 2, 3, padding=1, key=KEY))
-    block = bayesianize(field, prior=OU(rate=0.0, sigma=1e-8), drift=(2,), solver=FixedGrid(2), key=KEY)
+    block = bayesianize(field, prior=without_noise(rate=0.0), drift=(2,), solver=FixedGrid(2), key=KEY)
     x = jax.random.normal(KEY, (3, 2, 5, 4))
     expected = x
     for _ in range(2):
@@ -128,9 +147,7 @@ class Push(eqx.Module):
 
 
 def test_the_hidden_units_see_the_weights_of_the_left_end():
-    block = bayesianize(
-        Push(jnp.array([2.0])), prior=OU(rate=3.0, sigma=1e-9), drift=(1,), solver=FixedGrid(4), key=KEY
-    )
+    block = bayesianize(Push(jnp.array([2.0])), prior=without_noise(rate=3.0), drift=(1,), solver=FixedGrid(4), key=KEY)
     h1, _ = block(jnp.zeros((1, 1)), key=KEY)
     w = 2.0 * (1 - 3.0 / 4) ** np.arange(4)  # Euler's decay; a right-end rule would miss the first and largest
     assert float(h1[0, 0]) == pytest.approx(w.sum() / 4, rel=1e-5)
@@ -178,3 +195,35 @@ def test_nothing_is_drawn_twice_from_one_key():
     with jax.debug_key_reuse(True):
         model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=jax.random.key(4))
         model(jnp.ones((3, 2)), key=jax.random.key(5))
+
+
+def blocks_of(field):
+    """Every kind of block, made of one field."""
+    grid = FixedGrid(2)
+    random = bayesianize(field, drift=(2,), solver=grid, key=KEY)
+    yield random
+    yield bayesianize(field, drift=(2,), solver=Adaptive(1e-2), key=KEY)
+    yield ODEBlock(field, solver=grid)
+    yield HyperODEBlock(field, drift=(2,), solver=grid, key=KEY)
+    yield PartlyRandom(random, 0.5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_inputs_are_computed_with_as_float32(dtype):
+    """0 and 1 and -2 are exact in all of them: so are the outputs those of float32."""
+    x = jnp.array([[0.0, 1.0], [1.0, -2.0]]).astype(dtype)
+    nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
+    for net in nets:
+        outputs, kl = net(x, key=KEY)
+        assert outputs.dtype == kl.dtype == jnp.float32
+        assert np.array_equal(outputs, net(x.astype(jnp.float32), key=KEY)[0]), type(net).__name__
+
+
+def test_float32_inputs_of_a_float64_net_are_computed_with_as_float64():
+    with jax.enable_x64(True):
+        x = jnp.array([[0.0, 1.0], [1.0, -2.0]])
+        nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
+        for net in nets:
+            outputs, _ = net(x.astype(jnp.float32), key=KEY)
+            assert outputs.dtype == jnp.float64
+            assert np.array_equal(outputs, net(x, key=KEY)[0]), type(net).__name__

@@ -6,10 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sklearn.datasets import load_digits
 
 from sdebnn import (
     OU,
     SDEBNN,
+    Categorical,
+    Deterministic,
+    Ensemble,
     FixedGrid,
     Independent,
     MeanField,
@@ -18,12 +22,16 @@ from sdebnn import (
     Point,
     ResNet,
     SDEBlock,
+    TemperatureScaled,
     TimeConv,
     TimeMLP,
+    evaluate,
     our_net,
     paper_net,
+    predict,
     prior_of,
 )
+from sdebnn.convolutions import Pixels
 from sdebnn.data import DataSet, Part
 from sdebnn.models import blocks
 from sdebnn.presets import grouped_adam, preset
@@ -273,3 +281,50 @@ def test_our_optimiser_is_that_of_optax_array_by_array(monkeypatch, large):
 def named(tree):
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         yield str(getattr(path[-1], "name", getattr(path[-1], "key", ""))), leaf
+
+
+# Images on another scale than those of the training
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Handwritten digits as bytes, and a net that begins as all nets for images do."""
+    x = (load_digits().images[:300, :, :, None] * (255 / 16)).astype(np.uint8)
+    looks = {"mean": (float(x.mean()) / 255,), "std": (float(x.std()) / 255,)}
+    nets = small_paper(**looks), our_net((8, 8, 1), 4, channels=(4,), drift=(1,), key=KEY, **looks)
+    assert all(isinstance(net.layers[0].module, Pixels) for net in nets)
+    head = Deterministic(eqx.nn.Linear(8 * 8 * 3, 4, key=KEY))
+    return x, SDEBNN((nets[0].layers[0], Deterministic(jnp.ravel), head))
+
+
+@pytest.mark.parametrize("scale", [1 / 255, 16 / 255, 257.0], ids=["0 to 1", "0 to 16", "16 bits"])
+def test_images_on_another_scale_are_remarked_on_once(scale, digits):
+    x, net = digits
+    with pytest.warns(UserWarning, match=r"channel 0 .* spread .*0 to 255") as caught:
+        predict(net, x[:30] * np.float32(scale), draws=2, batch_size=10, key=KEY)
+    assert len(caught) == 1
+    labels = np.zeros(3, int)
+    for wrapped in (Ensemble([net, net]), TemperatureScaled(net)):
+        with pytest.warns(UserWarning, match="0 to 255") as caught:
+            evaluate(wrapped, Categorical(), x[:3] * np.float32(scale), labels, draws=1, key=KEY)
+        assert len(caught) == 1
+
+
+def test_images_of_the_same_kind_are_not_remarked_on(digits):
+    """Few of them, one class alone, blank, dim, faint or turned round; warnings are errors here."""
+    x, net = digits
+    ones = x[load_digits().target[:300] == 1]
+    faint = 0.15 * (x[:20] - x[:20].mean()) + x[:20].mean()  # as faint as CIFAR-10-C's faintest
+    sets = (x[:20], x[:1], ones[:20], np.zeros_like(x[:3]), x[:20] // 4, faint, 255 - x[:20])
+    for images in sets:
+        predict(net, np.asarray(images), draws=1, batch_size=20, key=KEY)
+
+
+def test_colours_are_judged_channel_by_channel():
+    """Three channels of different means, all 0 to 1: the spread of all pixels together would hide it."""
+    pixels = Pixels((8, 8, 3), (0.2, 0.5, 0.8), (0.2, 0.25, 0.2), 0)
+    x = np.random.default_rng(0).uniform(size=(5, 8, 8, 3))
+    net = SDEBNN((Deterministic(pixels),))
+    predict(net, 255 * x, draws=1, key=KEY)
+    with pytest.warns(UserWarning, match="0 to 255"):
+        predict(net, x, draws=1, key=KEY)

@@ -82,6 +82,13 @@ def test_coverage_is_of_targets_not_of_their_centers():
     assert (inside, outside) == (1.0, 0.0)
 
 
+def test_a_single_network_covers_as_its_own_noise_does():
+    """Its forecast is the likelihood's: 4 standard errors of 4,000 targets from the same law."""
+    y = jax.random.normal(jax.random.key(3), (4000, 1))
+    scores = evaluate(Deterministic(lambda x: 0 * x), Gaussian(1.0), jnp.ones((4000, 1)), y, draws=1, key=KEY)
+    assert abs(scores["coverage_95"] - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 4000)
+
+
 def test_the_kl_of_an_evaluation_is_the_mean_over_draws(x):
     noisy = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, kl="full", key=KEY)
     scores = evaluate(noisy, Gaussian(1.0), x, x[:, :1], draws=5, key=KEY)
@@ -153,9 +160,8 @@ class Decay(eqx.Module):
 
 
 def test_the_solver_error_of_a_known_solution_is_its_error():
-    still = bayesianize(
-        Decay(jnp.array([1.0])), prior=OU(rate=0.0, sigma=1e-9), drift=(1,), scale=lambda _: 1.0, key=KEY
-    )
+    still = bayesianize(Decay(jnp.array([1.0])), prior=OU(rate=0.0), drift=(1,), scale=lambda _: 1.0, key=KEY)
+    still = eqx.tree_at(lambda block: block.prior.sigma, still, 1e-9)
     spread = solver_error(still, Gaussian(0.3), jnp.array([[1.0], [2.0]]), draws=4, key=KEY)
     error = np.exp(-1) - (1 - 1 / 20) ** 20
     np.testing.assert_allclose(spread.solver[:, 0], [error, 2 * error], rtol=0.05)

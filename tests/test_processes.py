@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate
 
 from sdebnn import OU, DriftNet, LinearDrift, Normal, Point
 
@@ -17,6 +18,43 @@ def test_ou_marginals_solve_the_moment_equations(rate, mean, t):
 def test_ou_at_rate_zero_is_brownian_motion():
     mean, std = OU(rate=0.0, sigma=0.6).marginal(0.25, jnp.array([1.2]))
     np.testing.assert_allclose([mean[0], std[0]], [1.2, 0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.04, 1.0])
+@pytest.mark.parametrize("rate", [0.0, 1e-6, 1e-3, 0.3, 0.6, 5.0])
+def test_the_slopes_of_the_marginal_in_its_rate_are_exact(rate, t):
+    """With v = ∫ exp(-2 rate s) ds by quadrature, and its derivatives in rate: std = σ √v. At rate 0, -σ t^1.5 / 2."""
+    v, dv, ddv = (
+        integrate.quad(lambda s: (-2 * s) ** k * np.exp(-2 * rate * s), 0, t)[0]  # noqa: B023
+        for k in (0, 1, 2)
+    )
+    slope, bend = (0.5 * dv / np.sqrt(v), 0.5 * ddv / np.sqrt(v) - 0.25 * dv**2 / v**1.5) if t else (0.0, 0.0)
+    if rate == 0:
+        assert slope == pytest.approx(-(t**1.5) / 2)
+
+    def std(rate):
+        return OU(rate=rate, sigma=0.6).marginal(t, jnp.zeros(()))[1]
+
+    at = jnp.asarray(rate)
+    np.testing.assert_allclose(std(at), 0.6 * np.sqrt(v), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(std)(at), 0.6 * slope, rtol=2e-5)
+    np.testing.assert_allclose(jax.grad(jax.grad(std))(at), 0.6 * bend, rtol=2e-4)
+
+
+def test_a_rate_below_zero_is_brought_back_to_zero():
+    prior = OU(rate=jnp.array([0.5, 0.0]), mean=jnp.ones(2))
+    moved = eqx.tree_at(lambda p: p.rate, prior, prior.rate - 0.2)
+    np.testing.assert_allclose(eqx.filter_jit(OU.constrained)(moved).rate, [0.3, 0.0])
+    assert eqx.tree_equal(prior.constrained(), prior)
+    fixed = OU(rate=1.0)
+    assert fixed.constrained() is fixed
+
+
+def test_a_sigma_under_which_no_weight_can_move_is_remarked_on():
+    with pytest.warns(UserWarning, match=r"sigma=1e-06.*5e\+09 nats.*0.01 to 1.*ODEBlock") as caught:
+        OU(sigma=1e-6)
+    assert len(caught) == 1
+    OU(sigma=1e-3)  # rarely of use, but the KL can pay for it: warnings are errors here
 
 
 def test_rate_and_mean_are_parameters_if_given_as_arrays():

@@ -274,12 +274,12 @@ def test_processors_and_other_makers_gpus_are_told_nothing_of_graphs(on_nvidia):
 
 def test_what_xla_is_told_reaches_the_program_that_trains(monkeypatch):
     monkeypatch.setattr(loop, "compiler_options", lambda: {"xla_of_another_time": True})
-    loop.compiled.cache_clear()
+    loop.program.cache_clear()
     try:
         with pytest.raises(jax.errors.JaxRuntimeError, match="xla_of_another_time"):
             fit(SDEBNN.mlp(1, 1, key=KEY), Gaussian(0.1), jnp.zeros((4, 1)), jnp.zeros((4, 1)), key=KEY, progress=False)
     finally:
-        loop.compiled.cache_clear()
+        loop.program.cache_clear()
 
 
 def several():

@@ -35,7 +35,7 @@ KEY = jax.random.key(0)
 
 def test_1_with_a_zero_drift_net_the_posterior_is_the_prior():
     """The paper prints f_q = NN - f_p: at NN = 0 that runs away from the prior's mean."""
-    prior, w0 = OU(rate=2.0, mean=0.0, sigma=1e-6), jnp.array([1.0, -3.0])
+    prior, w0 = OU(rate=2.0, mean=0.0, sigma=1e-4), jnp.array([1.0, -3.0])
     path = FixedGrid(1000).weights(Posterior(prior, DriftNet(2, (2,), key=KEY), Point(w0), "full"), key=KEY)
     np.testing.assert_allclose(path.w[-1], np.exp(-2.0) * w0, rtol=5e-3)
     assert path.kl == 0

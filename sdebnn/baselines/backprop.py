@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.meanfield import MeanField
-from sdebnn.checks import check_positive
+from sdebnn.checks import check_positive, plain_number
 from sdebnn.processes import Normal, Weights
 
 
@@ -28,6 +28,7 @@ class ScaleMixture(eqx.Module):
     def __init__(
         self, mean: Weights, std: float = 0.05, *, share: float = 0.5, wide: float = 1.0, narrow: float = math.exp(-6)
     ):
+        share, wide, narrow = map(plain_number, (share, wide, narrow))
         for name, value in (("wide", wide), ("narrow", narrow)):
             check_positive(name, value)
         if not 0 < share < 1:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.checks import check_positive
+from sdebnn.checks import check_positive, plain_number
 from sdebnn.contract import solve
 from sdebnn.fields import own_scales
 from sdebnn.integrate import Solution
@@ -35,6 +35,7 @@ class MCDropout(eqx.Module):
     def __init__(
         self, model: Any, rate: float = 0.1, *, where: Callable[[Any], Any] | None = None, prior_std: float = 1.0
     ):
+        rate, prior_std = plain_number(rate), plain_number(prior_std)
         if not 0 < rate < 1:
             raise ValueError(f"rate={rate!r} is the share of units switched off: pass a number between 0 and 1.")
         check_positive("prior_std", prior_std)

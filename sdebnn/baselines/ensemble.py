@@ -16,9 +16,10 @@ from sdebnn.models import as_model
 class Ensemble(eqx.Module):
     """K models of one kind, each a draw: the last word of a key, modulo K, says which.
 
-    ``fit`` trains all of them in one compiled call: at every step each member sees the batch (``draws`` is rounded up
-    to whole rounds), ``draws_at_once`` of them side by side, and with Adam moves as it would alone. Where memory allows
-    no more, train them one by one, and make an ensemble of what was fitted.
+    Every member has the same weight in a prediction: ``draws`` is rounded up to a multiple of K.
+    ``fit`` trains all of them in one compiled call: at every step each member sees the batch, ``draws_at_once`` of them
+    side by side, and with Adam moves as it would alone. Where memory allows no more, train them one by one, and make an
+    ensemble of what was fitted.
     """
 
     arrays: Any  # of all members, which come first
@@ -37,8 +38,8 @@ class Ensemble(eqx.Module):
         self.rest, self.size = parts[0][1], len(parts)
 
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-        """Keys that name each member in turn, from a member that the key says."""
-        return keys_in_turn(key, draws, self.size)
+        """Keys that name each member in turn, all equally often: at least ``draws`` of them."""
+        return keys_in_turn(key, -(-draws // self.size) * self.size, self.size)
 
     def training(self) -> "EveryMember":
         """The same ensemble, of which the ELBO averages over all members."""
@@ -64,9 +65,8 @@ class EveryMember(eqx.Module):
     ensemble: Ensemble
 
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-        """Keys that name each member in turn, as often as the others."""
-        size = self.ensemble.size
-        return keys_in_turn(key, -(-draws // size) * size, size)
+        """The ensemble's own: each member as often as the others."""
+        return self.ensemble.draw_keys(key, draws)
 
     def __call__(
         self, x: Float[Array, "example *input"], *, key: PRNGKeyArray

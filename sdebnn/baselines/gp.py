@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.weights import Held
-from sdebnn.checks import check_array, check_choice, check_count, check_data, check_positive
+from sdebnn.checks import check_array, check_choice, check_count, check_data, check_positive, plain_number
 
 Kernel = Literal["rbf", "matern32", "matern52"]
 JITTER = 1e-6  # of the prior's variance: what float32 needs to factorise K
@@ -58,13 +58,14 @@ class GP(eqx.Module):
         if x.ndim != 2 or y.ndim != 2:
             raise ValueError(f"x has shape {x.shape}, y {y.shape}: pass (examples, features) and (examples, targets).")
         check_choice("kernel", kernel, get_args(Kernel))
+        length, amplitude, noise = map(plain_number, (length, amplitude, noise))
         for name, value in (("length", length), ("amplitude", amplitude), ("noise", noise)):
             check_positive(name, value)
         check_count("features", features)
         self.x, self.y = Held(x), Held(y)
         self.log_length = jnp.full(x.shape[1], math.log(length), x.dtype)
         self.log_amplitude, self.log_noise = (jnp.asarray(math.log(v), x.dtype) for v in (amplitude, noise))
-        self.kernel, self.features = kernel, features
+        self.kernel, self.features = kernel, int(features)
 
     def log_evidence(self) -> Float[Array, ""]:
         """log p(y) of the data it holds."""

@@ -18,11 +18,12 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray
 from sdebnn.baselines.ensemble import keys_in_turn, number_of
 from sdebnn.baselines.meanfield import MeanField
 from sdebnn.baselines.weights import Held, check_deterministic
-from sdebnn.checks import check_count, check_positive
+from sdebnn.checks import check_count, check_positive, plain_number
 from sdebnn.contract import draw_keys, solve
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import Likelihood
 from sdebnn.processes import Normal, Weights
+from sdebnn.programs import compiled
 
 PARTS = 10  # of the sampling, after each of which something is said
 ROWS = 100  # of the data, at whose outputs the chains are compared
@@ -77,14 +78,19 @@ class HMC(eqx.Module):
             check_count(name, value)
         check_count("warmup", warmup, least=20)
         check_count("draws", draws, least=PARTS)
+        prior_std = plain_number(prior_std)
         check_positive("prior_std", prior_std)
         self.start = MeanField(model, partial(Normal, std=std, prior_std=prior_std))
         self.samples = self.diagnostics = None
-        self.prior_std, self.chains, self.warmup, self.draws = prior_std, chains, warmup, draws
-        self.doublings = doublings
+        self.prior_std = prior_std
+        self.chains, self.warmup, self.draws, self.doublings = map(int, (chains, warmup, draws, doublings))
 
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-        """Keys that name each sample in turn, once there are any: they are kept in no order."""
+        """Keys that name each sample in turn, once there are any.
+
+        Samples are kept in random order, so that any number of them is a fair choice: none need be drawn as often as
+        the others.
+        """
         if self.samples is None:
             return draw_keys(key, draws)
         return keys_in_turn(key, draws, self.samples.bits.shape[0])
@@ -179,7 +185,7 @@ def _evaluated(net: Any, w: Weights, x: Array) -> Array:
     return net(w)(x, key=jax.random.key(0))[0]
 
 
-@eqx.filter_jit
+@compiled
 def _adapted(target: _Target, starts: Any, keys: Any, warmup: int, doublings: int) -> Any:
     """The chains after their warm-up: where they are, and the step and masses of each."""
     library = blackjax()
@@ -192,7 +198,7 @@ def _adapted(target: _Target, starts: Any, keys: Any, warmup: int, doublings: in
     return jax.vmap(one)(starts, keys)
 
 
-@eqx.filter_jit
+@compiled
 def _sampled(target: _Target, chains: Any, keys: Key[Array, "chain draw"], doublings: int) -> Any:
     """So many draws of every chain; whether each diverged, its acceptance and its leapfrog steps."""
     kernel = blackjax().nuts.build_kernel()

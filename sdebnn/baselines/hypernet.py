@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.weights import Weighted
-from sdebnn.checks import check_count, check_key, check_positive
+from sdebnn.checks import check_count, check_key, check_positive, plain_number
 from sdebnn.contract import solve
 from sdebnn.integrate import Solution
 from sdebnn.processes import Weights
@@ -77,6 +77,7 @@ class Hypernet(eqx.Module):
         prior_std: float = 1.0,
         key: PRNGKeyArray,
     ):
+        std, prior_std = plain_number(std), plain_number(prior_std)
         check_positive("std", std)
         check_positive("prior_std", prior_std)
         check_count("couplings", couplings)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.odenet import carried, on_grid
 from sdebnn.baselines.weights import taken_apart
+from sdebnn.checks import check_counts
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Posterior, Solution
 from sdebnn.processes import OU, DriftNet, Point, Weights
@@ -30,6 +31,7 @@ class HyperODEBlock(eqx.Module):
     def __init__(
         self, module: Any, *, drift: Sequence[int] = (32, 32), solver: FixedGrid = FixedGrid(), key: PRNGKeyArray
     ):
+        check_counts("drift", drift)
         self.field, self.weights, self.value = taken_apart(module)
         self.drift = DriftNet(self.weights.size, drift, key=key)
         self.solver = on_grid(solver)

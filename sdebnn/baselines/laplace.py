@@ -17,9 +17,10 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.weights import Held, check_deterministic
-from sdebnn.checks import as_inputs, check_count, check_key, check_positive
+from sdebnn.checks import as_inputs, check_count, check_key, check_positive, plain_number
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import as_model
+from sdebnn.programs import compiled
 from sdebnn.starts import filled, normals
 
 ROWS = 500  # at once
@@ -41,6 +42,7 @@ class LastLayerLaplace(eqx.Module):
     def __init__(self, features: Any, size: int, outputs: int, *, prior_std: float = 1.0, key: PRNGKeyArray):
         check_count("size", size)
         check_count("outputs", outputs)
+        prior_std = plain_number(prior_std)
         check_positive("prior_std", prior_std)
         check_key(key)
         if (size + 1) * outputs > MOST:
@@ -97,7 +99,7 @@ class LastLayerLaplace(eqx.Module):
         return eqx.tree_at(lambda model: model.factor, self, factor, is_leaf=lambda node: node is None)
 
 
-@eqx.filter_jit
+@compiled
 def _curvature(model: LastLayerLaplace, likelihood: Likelihood, x: Array, y: Array) -> Float[Array, "weight weight"]:
     """Σ φ̃ φ̃ᵀ ⊗ Λ of some examples."""
     phi = model._phi(x)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.baselines.weights import taken_apart
+from sdebnn.checks import as_inputs, as_precise, shown
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Hidden, Solution, Solver
 from sdebnn.models import all_steps, check_field, over_batch
@@ -41,13 +42,15 @@ class ODEBlock(eqx.Module):
 def on_grid(solver: Any) -> FixedGrid:
     """A solver, unless it is not a grid."""
     if not isinstance(solver, FixedGrid):
-        raise ValueError(f"a deterministic block is solved on a grid; got {type(solver).__name__}: use FixedGrid(20).")
+        found = f"{type(solver).__name__}()" if isinstance(solver, eqx.Module) else shown(solver)
+        raise ValueError(f"solver={found}, but a deterministic block is solved on a grid: use FixedGrid(20).")
     return solver
 
 
 def carried(block: Any, stages: tuple[Float[Array, "step weight"], ...], h: Hidden, rough: bool) -> Solution:
     """A batch through a block's field along a known path of its weights; without KL."""
     solver: FixedGrid = block.solver
+    h = as_precise(as_inputs("h", h), stages[0])
 
     def f_h(t: Depth, h: Hidden, arrays: PyTree[Array]) -> Hidden:
         return over_batch(eqx.combine(arrays, block.field), t)(h)
@@ -58,5 +61,6 @@ def carried(block: Any, stages: tuple[Float[Array, "step weight"], ...], h: Hidd
     def euler(arrays: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
         return all_steps(eqx.combine(arrays, block.field), h, keep=keep, unroll=unroll)
 
-    outputs, roughness = solver.hidden(f_h, arrays, h, rough=rough, euler=euler)
-    return Solution(outputs, jnp.zeros((), h.dtype), jnp.asarray(solver.evaluations), jnp.asarray(True), roughness)
+    outputs, roughness, stray = solver.hidden(f_h, arrays, h, rough=rough, euler=euler)
+    zero = jnp.zeros((), h.dtype)
+    return Solution(outputs, zero, jnp.asarray(solver.evaluations), jnp.asarray(True), roughness, stray)

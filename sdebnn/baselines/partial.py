@@ -11,6 +11,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.baselines.odenet import carried
+from sdebnn.checks import plain_number
 from sdebnn.integrate import FixedGrid, Hidden, Solution, WeightPath
 from sdebnn.models import SDEBlock
 
@@ -19,7 +20,7 @@ class PartlyRandom(eqx.Module):
     """A block of ``bayesianize``, on a grid, whose noise and KL end at the depth ``until``."""
 
     block: SDEBlock
-    until: float = eqx.field(static=True)
+    until: float = eqx.field(static=True, converter=plain_number)
 
     def __check_init__(self):
         grid = self._grid()

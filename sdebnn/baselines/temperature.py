@@ -36,7 +36,7 @@ class TemperatureScaled(eqx.Module):
 
     def __init__(self, model: Any, *, draws: int = 1):
         check_count("draws", draws)
-        self.model, self.draws = as_model(model), draws
+        self.model, self.draws = as_model(model), int(draws)
         self.log_temperature = jnp.zeros(())
 
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from sdebnn.checks import check_object
 from sdebnn.fields import Standardised, own_scales
 from sdebnn.models import as_model, blocks
 from sdebnn.processes import Weights
@@ -31,6 +32,7 @@ class Weighted(eqx.Module):
 
 def taken_apart(module: Any) -> tuple[Any, Standardised, Weights]:
     """A module without its weights, how these are standardised, and what they are now."""
+    check_object(module)
     arrays, rest = eqx.partition(module, eqx.is_inexact_array)
     if not jax.tree.leaves(arrays):
         name = type(getattr(module, "module", module)).__name__

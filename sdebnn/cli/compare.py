@@ -8,10 +8,11 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from sdebnn import runs
+from sdebnn import metrics, runs
 from sdebnn.cli.common import key_of, plain_warnings, prepare_pictures, pyplot, save_picture
 from sdebnn.compare import Comparison
 from sdebnn.data import DataSet, toy
+from sdebnn.files import FolderLock
 
 COLUMNS = {  # of a table, if the rows have it: its heading and how a number is written
     "accuracy": ("accuracy", "{:.2%}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"), "ece": ("ECE", "{:.2%}"),
@@ -35,6 +36,25 @@ def compare(
 ) -> None:
     """Train every system of the paper's tables on a data set, one after the other, and set them side by side."""
     key_of(seed)
+    with FolderLock(out) as lock:  # two comparisons in one folder would drop each other's rows
+        try:
+            _compare(data, out, row, resume, epochs, batch_size, kl_weight, noise, seed, as_json)
+        finally:
+            lock.abandon()
+
+
+def _compare(
+    data: str,
+    out: Path,
+    row: list[str] | None,
+    resume: bool,
+    epochs: int | None,
+    batch_size: int | None,
+    kl_weight: float | None,
+    noise: float | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     table = Comparison(
         _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, batch_size=batch_size, kl_weight=kl_weight,
         noise=toy.WAVE_NOISE if data == "toy" and noise is None else noise, resume=resume,
@@ -117,7 +137,7 @@ def _picture(table: Comparison, file: Path) -> None:
             plots.bands(axes, x, curve[0])
             plots.draws(axes, x, curve[1][:5])
         if exact is not None:
-            for bound in np.quantile(exact[0], [0.025, 0.975], axis=0):
+            for bound in metrics.interval(exact[0], 0.95):
                 axes.plot(x, bound, "--", color="#333", linewidth=0.8, zorder=3)
         plots.observations(axes, seen, y)
         plots.plain(axes, row["name"], "")

@@ -134,8 +134,8 @@ class Comparison:
                 raise ValueError(f"row={name!r} is not one for {data.name}: choose from {', '.join(names)}.")
         self.rows = [row for row in self.task.rows if not only or row.name in only]
         self.settings = {
-            "data": data.name, "digests": [digest(array) for part in (data.train, data.test) for array in part],
-            "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
+            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
+            "digests": [digest(array) for part in (data.train, data.test) for array in part],
         }  # fmt: skip
         self.file = out / "compare.json"
         self.done = self._known(resume)

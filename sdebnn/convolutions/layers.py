@@ -9,15 +9,24 @@ own number of channels.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.checks import check_callable, check_choice, check_count, check_counts, check_key, check_positive
+from sdebnn.checks import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_counts,
+    check_key,
+    check_positive,
+    plain_number,
+)
 from sdebnn.convolutions import fused, squeezed
 from sdebnn.convolutions.operations import Move, add_to_each, conv, conv_transpose, taps
 from sdebnn.processes import Depth
@@ -70,6 +79,7 @@ class TimeConvLayer(eqx.Module):
     ):
         check_counts("channels", (in_channels, out_channels))
         check_choice("move", move, get_args(Move))
+        gain, bias_scale = plain_number(gain), plain_number(bias_scale)
         check_positive("gain", gain)
         check_positive("bias_scale", bias_scale)
         check_key(key)
@@ -132,10 +142,11 @@ class TimeConv(eqx.Module):
         check_key(key)
         sizes = (channels, *widths, channels)
         count = len(sizes) - 1
-        gains = tuple(gains) if isinstance(gains, Sequence) else (gains,) * count
-        if not len(moves) == len(gains) == count:
+        gains = plain_number(gains)
+        strengths = tuple(gains) if isinstance(gains, Sequence | np.ndarray) else (gains,) * count
+        if not len(moves) == len(strengths) == count:
             raise ValueError(
-                f"widths={tuple(widths)} make {count} layers; got {len(moves)} moves and {len(gains)} gains: "
+                f"widths={tuple(widths)} make {count} layers; got {len(moves)} moves and {len(strengths)} gains: "
                 "pass one for each layer."
             )
         if list(moves).count("down") != list(moves).count("up"):
@@ -143,7 +154,7 @@ class TimeConv(eqx.Module):
         keys = jax.random.split(key, count)
         self.layers = tuple(
             TimeConvLayer(m, n, move=move, time=time, gain=gain, bias_scale=bias_scale, key=k)
-            for m, n, move, gain, k in zip(sizes[:-1], sizes[1:], moves, gains, keys, strict=True)
+            for m, n, move, gain, k in zip(sizes[:-1], sizes[1:], moves, strengths, keys, strict=True)
         )
         if still:
             last = jax.tree.map(lambda array: filled(array.shape), self.layers[-1])
@@ -199,13 +210,17 @@ class Conv(eqx.Module):
         return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)
 
 
+def _plain_numbers(values: Any) -> tuple[Any, ...]:
+    return tuple(map(plain_number, values))
+
+
 class Pixels(eqx.Module):
     """Bytes 0 to 255 as standardised numbers, and ``zeros`` more channels: the image as the state of a net."""
 
-    shape: tuple[int, int, int] = eqx.field(static=True)
-    mean: tuple[float, ...] = eqx.field(static=True)
-    std: tuple[float, ...] = eqx.field(static=True)
-    zeros: int = eqx.field(default=0, static=True)
+    shape: tuple[int, int, int] = eqx.field(static=True, converter=_plain_numbers)
+    mean: tuple[float, ...] = eqx.field(static=True, converter=_plain_numbers)
+    std: tuple[float, ...] = eqx.field(static=True, converter=_plain_numbers)
+    zeros: int = eqx.field(default=0, static=True, converter=plain_number)
 
     def __call__(self, x: Float[Array, "height width channel"]) -> Float[Array, "height width more"]:
         if x.shape != self.shape:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d, vali
 
 from sdebnn.checks import check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, Task, checked_weight, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, check_size, checked_weight, most_likely
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Categorical
 
@@ -59,6 +59,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
     def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         going_on = self._goes_on()
         X, y = validate_data(self, X, y, dtype=np.float64, reset=not going_on)
+        check_size("X", X)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         try:

@@ -23,20 +23,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from sdebnn.checks import check_count, check_positive
+from sdebnn.checks import check_count, check_positive, check_process
 from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.net import Net
 from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
-from sdebnn.files import named, put_back
 from sdebnn.likelihoods import Likelihood, Weighted
 from sdebnn.models import SDEBNN
 from sdebnn.predict import predict
+from sdebnn.records import named, put_back
 from sdebnn.train import Fit, fit
 
 CHECKS = 50  # of the rows held out, in ``max_iter`` steps
 FEW = 3  # rows, of which none can be spared
 DRAWS_HELD_OUT = 20  # of each member, by which its rows held out are predicted
 MOST_CALIBRATED = 2048  # of these rows: more would not change one number
+LARGEST_NUMBER = 1e300  # of a table: predictions may be a million times as large
 LARGEST = math.log(4)  # factor of a calibration
 BELIEF = 0.2  # standard deviation of its logarithm, before any rows: a few rows held out do not outweigh it
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
@@ -60,6 +61,16 @@ def checked_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray:
             f"sample_weight is {weight.max():.3g} at most: pass weights of which some are not near zero or infinite."
         )
     return weight
+
+
+def check_size(name: str, columns: np.ndarray) -> None:
+    """Refuse numbers so large that predictions of their size would overflow."""
+    largest = columns.ravel()[np.abs(columns).argmax()]
+    if abs(largest) > LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} holds {largest:.3g}, and what is computed from numbers beyond {LARGEST_NUMBER:g} may overflow: "
+            "divide its columns by a constant."
+        )
 
 
 def _batch_of(rows: int) -> int:
@@ -124,6 +135,7 @@ class Estimator(BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train on a table, and on what is to be predicted for every row; a weight is how often a row counts."""
+        check_process()
         self._check_parameters()
         before = dict(vars(self))
         try:
@@ -256,6 +268,7 @@ class Estimator(BaseEstimator):
 
     def _checked(self, X: Any) -> np.ndarray:
         """Rows to predict, as they must be."""
+        check_process()
         check_is_fitted(self)
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
@@ -264,7 +277,8 @@ class Estimator(BaseEstimator):
     ) -> Iterator[np.ndarray]:
         """What each draw says of the rows, "draw row output", the members in turn; some rows at a time.
 
-        The draws are always the same ones, unless they are to be ``random``.
+        The draws are always the same ones, and as many of each member: more than asked for, if the members do not
+        divide that. If they are to be ``random``, they are exactly as many, and their members drawn by lot.
         """
         if draws is None:  # conformal scores are those of so many draws
             draws = self.draws if self.scores_ is None else self.draws_
@@ -276,7 +290,8 @@ class Estimator(BaseEstimator):
         each = -(-draws // len(members))
         at_once = min(ROWS_AT_ONCE, 1 << int(math.log2(max(1, NUMBERS_AT_ONCE / (draws * self.net_.outputs)))))
         for first in range(0, len(x), at_once):
-            yield self._said_by(members, x[first : first + at_once], each, key, min(LEAST_ROWS, at_once))[:draws]
+            said = self._said_by(members, x[first : first + at_once], each, key, min(LEAST_ROWS, at_once))
+            yield said if random is None else said[:draws]
 
     def _said_by(self, members: Sequence[int], x: np.ndarray, draws: int, key: PRNGKeyArray, least: int) -> np.ndarray:
         """What so many draws of each of some members say of the rows, the members in turn."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_rank
-from sdebnn.estimators.estimator import Estimator, Task, checked_weight, most_likely
+from sdebnn.estimators.estimator import Estimator, Task, check_size, checked_weight, most_likely
 from sdebnn.estimators.forecast import Forecast
 from sdebnn.estimators.table import Rows
 from sdebnn.likelihoods import Gaussian, Laplace, StudentT
@@ -49,7 +49,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     early_stopping          each member holds out a ``validation_fraction`` of the rows, and stops when they have not
                             been predicted better for ``n_iter_no_change`` checks, of which there are fifty in
                             ``max_iter`` steps, or one a pass; these rows also say how wide the forecast must be
-    draws                   networks that are averaged in a prediction
+    draws                   networks that are averaged in a prediction, rounded up to a multiple of ``members``
     conformal               calibrate ``predict_interval`` on a ``calibration_fraction`` of the rows, held out: it then
                             covers as promised, whatever the data, if new rows come as the old ones did
     warm_start              go on from the last fit
@@ -93,6 +93,8 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         check_choice("noise", self.noise, get_args(Noise))
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, reset=not self._goes_on())
+        check_size("X", X)
+        check_size("y", y)
         weight = checked_weight(sample_weight, X)
         self.noise_, self.flat_ = self.noise, y.ndim == 1
         rows = Rows(X, y.astype(np.float64).reshape(len(X), -1), weight)

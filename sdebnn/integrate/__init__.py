@@ -13,6 +13,7 @@ from sdebnn.integrate.paths import (
     WeightPath,
     check_estimator,
 )
+from sdebnn.integrate.stability import warn_if_stray
 
 __all__ = [
     "METHODS",
@@ -31,4 +32,5 @@ __all__ = [
     "check_estimator",
     "redialled",
     "tighter",
+    "warn_if_stray",
 ]

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_count, check_positive
+from sdebnn.checks import check_count, check_positive, plain_number
 from sdebnn.integrate.brownian import Brownian, BrownianPath, check_base
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, energy, start_nats, start_of
-from sdebnn.integrate.terms import NoiseOnWeights, adapting, check_adjoint, evaluations_a_step
+from sdebnn.integrate.stability import check_contraction
+from sdebnn.integrate.terms import NoiseOnWeights, adapting, check_adjoint, evaluations_a_step, is_reversible
 
 FIRST_STEP = 0.05  # the controller corrects it at once
 SHOWN_STEPS = 20  # between the depths at which a trajectory is read off
@@ -62,7 +63,8 @@ class Adaptive(eqx.Module):
         check_positive("max_step", max_step)
         check_count("max_steps", max_steps)
         check_base(1, noise_steps)
-        self.rtol, self.atol = rtol, rtol if atol is None else atol
+        rtol, max_step = plain_number(rtol), plain_number(max_step)
+        self.rtol, self.atol = rtol, rtol if atol is None else plain_number(atol)
         self.solver, self.adjoint = adapting(solver), adjoint
         self.max_step, self.max_steps, self.noise_steps = max_step, max_steps, noise_steps
         check_adjoint(self.solver, self.adjoint)
@@ -79,6 +81,11 @@ class Adaptive(eqx.Module):
                 f"kl={kl!r} adds an Itô integral, which steps that look ahead bias: with Adaptive use kl='analytic', "
                 "or solve on FixedGrid."
             )
+
+    def check_process(self, process: Process) -> None:
+        """Refuse a prior for which the solver is known to be unstable at the length of the first step."""
+        if is_reversible(self.solver):
+            check_contraction(process.prior, round(1 / FIRST_STEP), "use solver=diffrax.ShARK() or Heun()")
 
     def times(self, dtype: Any = float) -> Float[Array, " time"]:
         """The depths at which a path or a trajectory is read off: equally spaced, whatever steps are taken."""
@@ -101,10 +108,12 @@ class Adaptive(eqx.Module):
         finished = solution.result == diffrax.RESULTS.successful
         evaluations = solution.stats["num_steps"] * evaluations_a_step(self.solver)
         outputs, kl = (jnp.where(finished, x, jnp.nan) for x in (h if every else h[-1], kl + nats[-1]))
-        return Solution(outputs, kl, evaluations, finished, jnp.zeros((), outputs.dtype))
+        zero = jnp.zeros((), outputs.dtype)
+        return Solution(outputs, kl, evaluations, finished, zero, zero)
 
     def _run(self, process: Process, h0: Hidden | None, key: PRNGKeyArray, saveat: diffrax.SaveAt) -> tuple:
         self.check_kl(process.kl)
+        self.check_process(process)
         w0, path_key = start_of(process, key)
         path = BrownianPath(Brownian(self.base, w0.shape[0], w0.dtype, path_key))
         state = (w0, h0, jnp.zeros((), w0.dtype))

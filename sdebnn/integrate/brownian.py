@@ -109,7 +109,8 @@ class BrownianPath(diffrax.AbstractBrownianPath):
             t0, t1 = jnp.zeros_like(t0), t0
         last = self.base.steps - 1
         before = jnp.clip(jnp.floor(t0 * self.base.steps).astype(int), 0, last)
-        after = jnp.clip(jnp.ceil(t1 * self.base.steps).astype(int) - 1, 0, last)
+        # Not before the base step of t0, so that a step of length 0 from a base point has exactly zero noise.
+        after = jnp.clip(jnp.ceil(t1 * self.base.steps).astype(int) - 1, before, last)
         s0, s1 = t0 * self.base.steps - before, t1 * self.base.steps - after
         # Both ends in one query: the tree is what takes long to compile.
         both = jax.vmap(self._inside)(jnp.stack([before, after]), jnp.stack([s0, s1]))
@@ -142,7 +143,11 @@ class BrownianPath(diffrax.AbstractBrownianPath):
         integral = gap.integral - (i1 - i0) * dt * self.starts.value[i0] + s1 * dt * gap.value + there.integral
         length = (i1 - i0 + s1 - s0) * dt
         dB = value - here.value
-        return Noise(dB, (integral - here.integral) / length - here.value - 0.5 * dB)
+        # Draws that have finished go on, while others have not, with steps of length 0. Their result is discarded, but
+        # 0 / 0 would make the gradient of every draw NaN: so the division itself must be safe.
+        empty = length <= 0
+        mean = (integral - here.integral) / jnp.where(empty, 1, length)
+        return Noise(dB, jnp.where(empty, 0, mean - here.value - 0.5 * dB))
 
     def _inside(self, i: Count, s: Float[Array, ""]) -> _Since:
         """From the start of base step i to the share s of it."""

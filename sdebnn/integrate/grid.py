@@ -20,6 +20,7 @@ from sdebnn.integrate.methods import METHODS, Field, Method, MethodName, Stages
 from sdebnn.integrate.narrow import is_narrow, narrow_path
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of, step_nats
 from sdebnn.integrate.reversible import Both, Grid, reversible_solve
+from sdebnn.integrate.stability import check_contraction, stray, warn_if_stray
 from sdebnn.processes import Depth, Weights
 
 Gradient = Literal["backprop", "checkpoint", "reversible"]
@@ -30,7 +31,8 @@ MANY = 2**13  # weights, from which on a path of them no longer stays in a proce
 class FixedGrid(eqx.Module):
     """Equal steps over depth [0, 1].
 
-    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1.
+    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1. The last is unstable
+    where drift or field contract: it refuses a prior of too large a ``rate``, and warns of a solve that went unstable.
     ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
     hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
     ``unroll`` steps of the loop over the hidden units are compiled as one (unless told, four on a processor, five
@@ -85,6 +87,11 @@ class FixedGrid(eqx.Module):
     def check_kl(self, kl: str) -> None:
         """Every estimator is right here: the martingale is summed at the left end of each step."""
 
+    def check_process(self, process: Process) -> None:
+        """Refuse a prior for which the method is known to be unstable."""
+        if self.method == "reversible_heun":
+            check_contraction(process.prior, self.steps)
+
     def times(self, dtype: Any = float) -> Float[Array, " time"]:
         """The grid, from exactly 0 to exactly 1."""
         return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
@@ -98,6 +105,7 @@ class FixedGrid(eqx.Module):
 
     def weights(self, process: Process, *, key: PRNGKeyArray, until: float = 1.0) -> WeightPath:
         """Draw w from the posterior, and estimate its KL from the prior; noise and KL may end before the depth does."""
+        self.check_process(process)
         w0, path_key = start_of(process, key)
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
         t = self.times(w0.dtype)
@@ -105,6 +113,8 @@ class FixedGrid(eqx.Module):
         if until < 1:
             noise = jax.tree.map(lambda each: jnp.where(random[:, None], each, 0), noise)
         w, stages = self.drive(process, w0, noise)
+        if self.method == "reversible_heun":
+            warn_if_stray(stray(w[-1], stages.weights[1][-1]))
 
         def nats(t: Depth, w: Weights, corrections: tuple[Weights, ...], dB: Weights) -> Array:
             return step_nats(process, self._method.shares, w, corrections, t, 1 / self.steps, dB)
@@ -143,8 +153,10 @@ class FixedGrid(eqx.Module):
         every: bool = False,
         rough: bool = False,
         euler: AllSteps | None = None,
-    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-        """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on; and the roughness, if asked.
+    ) -> tuple[Float[Array, "..."], Float[Array, ""], Float[Array, ""]]:
+        """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on.
+
+        Beside it the roughness, if asked, and how far the shadow has strayed, if the method has one.
 
         ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first. ``at_once`` examples go
         together: all of them if they do not divide, or if ``every`` state counts. ``euler`` returns h_1 after all steps
@@ -153,8 +165,8 @@ class FixedGrid(eqx.Module):
         if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
             return self._hidden(f_h, stages, h0, every, rough, euler)
         parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
-        outputs, roughness = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough, euler), parts)
-        return outputs.reshape(h0.shape), roughness.mean()
+        outputs, roughness, strays = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough, euler), parts)
+        return outputs.reshape(h0.shape), roughness.mean(), strays.max()
 
     def _hidden(
         self,
@@ -164,11 +176,11 @@ class FixedGrid(eqx.Module):
         every: bool,
         rough: bool,
         euler: AllSteps | None,
-    ) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+    ) -> tuple[Float[Array, "..."], Float[Array, ""], Float[Array, ""]]:
         if euler is not None and self.method == "euler" and not every and not rough:
             h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self._unrolled)
             if h1 is not None:
-                return h1, jnp.zeros((), h0.dtype)
+                return h1, jnp.zeros((), h0.dtype), jnp.zeros((), h0.dtype)
 
         def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
             state = self._method.hidden_of(carry[0]) if every else None
@@ -178,7 +190,11 @@ class FixedGrid(eqx.Module):
         each = (self.times(h0.dtype)[:-1], stages)
         (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self._unrolled)
         h1 = self._method.hidden_of(end)
-        return jnp.concatenate([states, h1[None]]) if every else h1, roughness
+        return jnp.concatenate([states, h1[None]]) if every else h1, roughness, self._stray(end, h0.dtype)
+
+    def _stray(self, state: Any, dtype: Any) -> Float[Array, ""]:
+        """How far the shadow in a state of the method has strayed; 0 for a method without one."""
+        return stray(state.y, state.shadow) if self.method == "reversible_heun" else jnp.zeros((), dtype)
 
     def _start(self, f_h: Field, h0: Hidden, first: PyTree[Array], rough: bool) -> tuple:
         """What goes from step to step of the hidden units: the method's state and, if asked, a slope and roughness."""
@@ -200,18 +216,21 @@ class FixedGrid(eqx.Module):
         self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
     ) -> Solution:
         """One draw of the weights, and a batch through it: to h_1, or to ``every`` state of the grid."""
+        self.check_process(dynamics)
         if self.gradient == "reversible" and not every:
-            outputs, kl, roughness = self._reversible(dynamics, h0, key, rough)
+            outputs, kl, roughness, strayed = self._reversible(dynamics, h0, key, rough)
         elif self._together_is_faster(dynamics, every):
-            outputs, kl, roughness = self._together(dynamics, h0, key, rough)
+            outputs, kl, roughness, strayed = self._together(dynamics, h0, key, rough)
         else:
             path = self.weights(dynamics, key=key)
             # Every step's arrays at once, outside the loop over depth.
             random = tuple(dynamics.unravel(w) for w in path.stages)
             euler = getattr(dynamics, "euler", None)
-            outputs, roughness = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough, euler=euler)
+            outputs, roughness, strayed = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough, euler=euler)
             kl = path.kl
-        return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness)
+            if self.method == "reversible_heun":
+                strayed = jnp.maximum(strayed, stray(path.w[-1], path.stages[1][-1]).astype(h0.dtype))
+        return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness, strayed)
 
     def _together_is_faster(self, dynamics: Dynamics, every: bool) -> bool:
         """Whether moving a path of all weights to memory and back costs more than weights first gains."""
@@ -222,7 +241,7 @@ class FixedGrid(eqx.Module):
 
     def _together(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
-    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""]]:
+    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         """Weights and hidden units in one loop, each step's noise drawn when it comes: the same numbers."""
         method, dt = self._method, 1 / self.steps
         w0, path_key = start_of(dynamics, key)
@@ -239,18 +258,20 @@ class FixedGrid(eqx.Module):
 
         start = (method.weights_start(dynamics, w0), self._start(dynamics.f_h, h0, dynamics.unravel(w0), rough))
         each = (self.times(w0.dtype)[:-1], jnp.arange(self.steps))
-        (_, (end, _, roughness)), nats = lax.scan(self._kept(step), start, each)
-        return method.hidden_of(end), jnp.sum(nats) + start_nats(dynamics.initial, w0, dynamics.kl), roughness
+        (w, (end, _, roughness)), nats = lax.scan(self._kept(step), start, each)
+        strayed = jnp.maximum(self._stray(w, h0.dtype).astype(h0.dtype), self._stray(end, h0.dtype))
+        kl = jnp.sum(nats) + start_nats(dynamics.initial, w0, dynamics.kl)
+        return method.hidden_of(end), kl, roughness, strayed
 
     def _reversible(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
-    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""]]:
+    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         w0, path_key = start_of(dynamics, key)
         noise = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
         if self.base != self.steps:
             noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
         end = reversible_solve((dynamics, Both(w0, h0)), Grid(self.steps, rough, noise))
-        return end.y.h, end.nats + start_nats(dynamics.initial, w0, dynamics.kl), end.roughness
+        return end.y.h, end.nats + start_nats(dynamics.initial, w0, dynamics.kl), end.roughness, end.stray
 
     @property
     def _method(self) -> Method:

@@ -59,7 +59,8 @@ class Solution(NamedTuple):
 
     ``evaluations`` counts those of f_h (as many as of NN_φ); ``finished`` is whether depth 1 was reached;
     ``roughness``, if asked for, is how much the slope dh/dt changes from step to step: the mean square, summed over
-    depth.
+    depth; ``stray`` is how far the shadow of reversible Heun is from the state at depth 1, in units of the state's
+    size, and 0 for other methods.
     """
 
     outputs: Float[Array, "..."]
@@ -67,6 +68,7 @@ class Solution(NamedTuple):
     evaluations: Int[Array, ""]
     finished: Bool[Array, ""]
     roughness: Float[Array, ""]
+    stray: Float[Array, ""]
 
 
 class WeightPath(NamedTuple):

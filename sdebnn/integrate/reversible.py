@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from sdebnn.integrate.brownian import Brownian, Noise
 from sdebnn.integrate.paths import Dynamics, Hidden, energy, integrand
+from sdebnn.integrate.stability import stray
 from sdebnn.processes import Weights
 
 
@@ -46,6 +47,7 @@ class End(NamedTuple):
     y: Both
     nats: Float[Array, ""]
     roughness: Float[Array, ""]
+    stray: Float[Array, ""]  # of the shadow, which no gradient flows to
 
 
 class Grid(eqx.Module):
@@ -104,7 +106,8 @@ def _forward_solve(given: tuple[Dynamics, Both], grid: Grid) -> tuple[End, Both]
 
     start = (y0, y0, _node(dynamics, grid.steps, 0, y0), *_zeros(y0))
     y, shadow, _, nats, roughness = lax.fori_loop(0, grid.steps, step, start)
-    return End(y, nats, roughness), shadow
+    strayed = jnp.maximum(stray(y.w, shadow.w).astype(y.h.dtype), stray(y.h, shadow.h))
+    return End(y, nats, roughness, strayed), shadow
 
 
 @reversible_solve.def_fwd
@@ -121,8 +124,8 @@ def _backward(ends: tuple[Both, Both], to_end: End, perturbed: Any, given: tuple
     n, dt = grid.steps, 1 / grid.steps
     nothing = jax.tree.map(jnp.zeros_like, y_n)
     # Equinox says None where the loss does not look.
-    to_y, to_nats, to_roughness = jax.tree.map(
-        lambda x, g: jnp.zeros_like(x) if g is None else g, End(y_n, *_zeros(y_n)), to_end
+    to_y, to_nats, to_roughness, _ = jax.tree.map(
+        lambda x, g: jnp.zeros_like(x) if g is None else g, End(y_n, *_zeros(y_n), to_end.stray), to_end
     )
 
     def at_node(j: Any, carry: tuple) -> tuple:

@@ -119,6 +119,11 @@ def check_adjoint(solver: diffrax.AbstractSolver, adjoint: diffrax.AbstractAdjoi
         )
 
 
+def is_reversible(solver: diffrax.AbstractSolver) -> bool:
+    """Whether the solver is reversible Heun, alone or in half steps."""
+    return isinstance(solver.solver if isinstance(solver, diffrax.HalfSolver) else solver, diffrax.ReversibleHeun)
+
+
 def evaluations_a_step(solver: diffrax.AbstractSolver) -> int:
     """How often a step, accepted or not, evaluates the slopes: once for each stage, once where there are no stages."""
     if isinstance(solver, diffrax.HalfSolver):  # one whole step beside two halves

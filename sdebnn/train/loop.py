@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from sdebnn.processes import OU
+from sdebnn.programs import compiled
 from sdebnn.train.graphs import compiler_options
 from sdebnn.train.objective import Elbo, as_floats, elbo
 from sdebnn.train.stacks import Stacks, stacked, unstacked
@@ -69,7 +70,7 @@ class Record(NamedTuple):
     skipped: Array
 
 
-@eqx.filter_jit  # one program, instead of one for every shape
+@compiled  # one program, instead of one for every shape
 def start(parameters: PyTree, job: Job) -> TrainState:
     """The state before the first step; its arrays are its own, for every call consumes them."""
     parameters = jax.tree.map(jnp.copy, parameters)
@@ -84,7 +85,7 @@ def epoch_keys(key: PRNGKeyArray, epoch: Int[Array, ""] | int) -> Key[Array, "2"
     return jax.random.split(jax.random.fold_in(key, epoch))
 
 
-@eqx.filter_jit
+@compiled
 def epoch_order(key: PRNGKeyArray, epoch: Int[Array, ""], examples: int, batch: int) -> Int[Array, "step row"]:
     """Which examples each step of an epoch takes; those that fill no batch wait for another epoch."""
     steps = examples // batch
@@ -105,10 +106,10 @@ class Call(NamedTuple):
 
 
 @cache
-def compiled() -> Any:
+def program() -> Any:
     """``advance`` as a program, which consumes the state it is given; made when first asked for, not on import."""
     how: dict[str, Any] = {"donate": "all-except-first", "compiler_options": compiler_options()}
-    return eqx.filter_jit(advance, **how)
+    return compiled(advance, **how)
 
 
 def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:

@@ -17,6 +17,7 @@ from sdebnn.contract import draw_keys
 from sdebnn.integrate import Estimator, FixedGrid
 from sdebnn.likelihoods import Likelihood
 from sdebnn.models import SDEBlock, blocks, map_blocks
+from sdebnn.programs import compiled
 from sdebnn.train.objective import as_floats, elbo
 
 
@@ -65,7 +66,7 @@ def estimator_noise(
     found = blocks(model)
     if not found or not all(isinstance(block.solver, FixedGrid) for block in found):
         return None
-    keys = draw_keys(jax.random.fold_in(key, 0x5715), draws)
+    keys = draw_keys(jax.random.fold_in(key, 0x5715), draws, model)
     variances = {
         name: _variance(_with_estimator(model, name), likelihood, x, y, keys, kl_weight, examples or x.shape[0])
         for name in get_args(Estimator)
@@ -86,7 +87,7 @@ def _variance(model: Any, likelihood: Any, x: Array, y: Array, keys: Array, kl_w
     return float(_compiled_variance(model, likelihood, x, y, keys, jnp.asarray(kl_weight), examples))
 
 
-@eqx.filter_jit
+@compiled
 def _compiled_variance(
     model: Any, likelihood: Any, x: Array, y: Array, keys: Key[Array, " draw"], kl_weight: Array, examples: int
 ) -> Array:

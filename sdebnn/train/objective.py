@@ -14,11 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.checks import check_array, check_callable, check_count, check_data, check_key, check_positive, shown
+from sdebnn.checks import (
+    check_array,
+    check_callable,
+    check_classes,
+    check_count,
+    check_data,
+    check_key,
+    check_object,
+    check_positive,
+    shown,
+)
 from sdebnn.contract import draw_keys, over_draws, solve, training
 from sdebnn.likelihoods import Categorical, Likelihood, parted
-
-ROWS_A_CHECK = 100_000  # of targets, that are looked at together
 
 
 class Elbo(NamedTuple):
@@ -86,7 +94,9 @@ def _accuracy(likelihood: Likelihood, outputs: Array, y: Array) -> Float[Array, 
 
 def as_floats(x: Array) -> Float[Array, "..."]:
     """A batch as the model takes it: bytes and other whole numbers become floats, on the device."""
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x.astype(float)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))  # half precision is for storage
 
 
 def is_lazy(x: Any) -> bool:
@@ -109,6 +119,7 @@ def as_data(
     """
     check_key(key)
     check_callable("model", model, "SDEBNN.mlp(1, 1, key=key)")
+    check_object(model)
     if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
         raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
     if is_lazy(x):
@@ -145,7 +156,7 @@ def _check_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> None:
 def _floating(dtype: Any) -> Any:
     """The type of numbers that a batch of this type has when the model sees it."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
 
 
 def _on_device(name: str, array: Any) -> Array:
@@ -160,6 +171,13 @@ def _check_targets(model: Any, likelihood: Likelihood, x: Any, y: Array, key: PR
     """Refuse targets that the likelihood of the model's outputs refuses."""
     row = jax.ShapeDtypeStruct((1, *x.shape[1:]), _floating(x.dtype))
     outputs, _ = jax.eval_shape(lambda x, key: model(as_floats(x), key=key), row, key)
-    for start in range(0, y.shape[0], ROWS_A_CHECK):
-        part = y[start : start + ROWS_A_CHECK]
-        likelihood.log_prob(jnp.zeros((part.shape[0], *outputs.shape[1:]), outputs.dtype), part)
+    if len(outputs.shape) != 2:
+        raise ValueError(
+            f"the model maps an example to outputs of shape {outputs.shape[1:]} and must give a vector: add a head such "
+            "as Deterministic(eqx.nn.Linear(size, outputs, key=key)), after a flattening where there are more axes."
+        )
+    shape = jax.ShapeDtypeStruct((y.shape[0], *outputs.shape[1:]), outputs.dtype)
+    jax.eval_shape(likelihood.log_prob, shape, y)
+    inner, classes, _ = parted(likelihood, y)
+    if isinstance(inner, Categorical):  # whose numbers count, not their shapes alone
+        check_classes("y", classes, outputs.shape[-1])

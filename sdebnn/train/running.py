@@ -20,7 +20,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from sdebnn.checks import shown
 from sdebnn.fingerprints import difference
 from sdebnn.train.folder import RunFolder
-from sdebnn.train.loop import Call, Job, Record, TrainState, compiled, kl_weight_at, start
+from sdebnn.train.loop import Call, Job, Record, TrainState, kl_weight_at, program, start
 from sdebnn.train.monitor import estimator_noise
 from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
@@ -233,7 +233,7 @@ class Running:
         total = jnp.asarray(self.plan.total, jnp.int32)
         call = Call(self.plan.job, self.like, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
         before = self.step
-        self.state, record = compiled()(call, self.state)
+        self.state, record = program()(call, self.state)
         self.step = int(self.state.step)  # waits for the device
         return jax.tree.map(lambda column: np.asarray(column)[: self.step - before], record)
 

@@ -16,6 +16,7 @@ from sdebnn.verify.solving import (
     relative,
     reversible,
     small_model,
+    stability,
     strong_order,
 )
 from sdebnn.verify.yardstick import (
@@ -48,6 +49,7 @@ __all__ = [
 
 SUITE = (
     marginals, path_kl, evidence, landing, unbiased, strong_order, refining, adaptive, gradients, reversible, naming,
+    stability,
 )  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""Where reversible Heun is stable, and how far its shadow strays from the state where it is not.
+
+On dy = -a y dt + σ dB with steps dt and r = a dt, one step maps the state y and its shadow ŷ to
+
+    (y, ŷ) ← [[1 - r, r²/2], [2, -(1 + r)]] (y, ŷ) + (1 - r/2, 1) σ ΔB,     eigenvalues -r ± √(1 + r²), product -1.
+
+One of them follows y. The other, -(r + √(1 + r²)), belongs to the distance ŷ - y, and its size exceeds 1 for every
+contraction a > 0. Over depth 1 it multiplies that distance by exp(asinh(r) / dt), which tends to exp(a): more steps
+reduce what the distance starts from, but not its growth.
+"""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from sdebnn.processes import OU
+
+MAX_SHADOW_SPREAD = 1.0  # in standard deviations of the weights: beyond it, the shadow is mostly instability
+MAX_STRAY = 0.5  # in units of the state: a stable solve stays well below it
+REMEDY = "use method='heun' or 'ralston3' with gradient='checkpoint'"
+
+
+def shadow_spread(rate: float, steps: int) -> float:
+    """Standard deviation of ŷ - y at depth 1, in units of that of y, under an OU process of this rate.
+
+    A unit kick moves ŷ - y by c_j = α p^j + β q^j after j more steps, p and q being the eigenvalues. So the variance of
+    ŷ - y is Σ c_j² dt.
+    """
+    r = rate / steps
+    root = np.sqrt(1 + r**2)
+    p, q = -r - root, root - r
+    first, second = r / 2, -r / 2 - r**2
+    alpha = (second - first * q) / (p - q)
+    j = np.arange(steps)
+    with np.errstate(over="ignore", under="ignore"):  # a distance beyond all numbers is infinite, and refused
+        distance = np.sqrt(np.mean((alpha * p**j + (first - alpha) * q**j) ** 2))
+    return float(distance / np.sqrt(-np.expm1(-2 * rate) / (2 * rate) if rate else 1.0))
+
+
+def check_contraction(prior: Any, steps: int, remedy: str = REMEDY) -> None:
+    """Refuse reversible Heun for a prior that pulls so strongly that the shadow strays farther than the weights spread.
+
+    The drift and the field are evaluated at the shadow: from there on more than half of what they see is instability.
+    """
+    if not isinstance(prior, OU) or isinstance(prior.rate, jax.Array):  # an array is trained: only a solve can tell
+        return
+    rate, spread = prior.rate, shadow_spread(prior.rate, steps)
+    if spread > MAX_SHADOW_SPREAD:
+        raise ValueError(
+            f"rate={rate:g} makes reversible Heun unstable: in {steps} steps its shadow strays {spread:.3g} standard "
+            f"deviations from the weights; {remedy}."
+        )
+
+
+def stray(state: Float[Array, "*state"], shadow: Float[Array, "*state"]) -> Float[Array, ""]:
+    """The distance between the state at depth 1 and its shadow, in units of the state's size (root mean squares)."""
+    size = jnp.sqrt(jnp.mean(state**2))
+    apart = jnp.sqrt(jnp.mean((shadow - state) ** 2))
+    # Where both are zero, nothing has strayed; an infinite state is never stable.
+    return lax.stop_gradient(jnp.where(apart == 0, 0.0, apart / jnp.where(size == 0, jnp.finfo(size.dtype).tiny, size)))
+
+
+def warn_if_stray(found: Float[Array, "..."]) -> None:
+    """Warn of a solve by reversible Heun that went unstable. While JAX traces, nothing is known."""
+    if isinstance(found, Tracer):
+        return
+    worst = float(np.max(np.asarray(found)))
+    if not worst <= MAX_STRAY:
+        warnings.warn(
+            f"reversible Heun is unstable here: at depth 1 its shadow is {worst:.3g} times the state's size away from "
+            f"the state, since the drift or the field contracts; {REMEDY}.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
