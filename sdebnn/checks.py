@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 LEAST_SPREAD, LARGEST_SPREAD = 0.1, 10.0  # of standardised inputs like those of the training
+ROWS_TO_JUDGE = 30  # of a table, at least, to say that it is unlike another
 LARGEST_MEAN = 5.0  # and how far their mean may be from 0
 ONE_VALUE = 1e-4  # a spread of less is float32's rounding of a column of one value
 
@@ -206,16 +207,28 @@ def as_precise(h: Float[Array, "..."], weights: Any) -> Float[Array, "..."]:
 
 
 def warn_if_unlike(
-    mean: np.ndarray, std: np.ndarray, x: np.ndarray, *, column: str, cause: str, stacklevel: int = 2
+    mean: np.ndarray,
+    std: np.ndarray,
+    x: np.ndarray,
+    *,
+    column: str,
+    cause: str,
+    table: bool = False,
+    stacklevel: int = 2,
 ) -> None:
     """Warn, once, if inputs are far from mean 0 and spread 1 when standardised as those of the training were.
 
     ``mean`` and ``std`` are those of the training inputs in each column, the last axis of x. A column of one value has
     no spread, and is judged by its mean alone. ``column`` is what a column is called; ``cause`` is the likely mistake.
+    Rows of a ``table`` may well be alike, so that a small spread is no sign there; and a few of them say nothing.
     """
-    z = (x.reshape(-1, x.shape[-1]).astype(np.float32) - mean.astype(np.float32)) / std.astype(np.float32)
-    for number, (center, spread) in enumerate(zip(z.mean(0), z.std(0), strict=True)):
-        usual_spread = spread < ONE_VALUE or LEAST_SPREAD <= spread <= LARGEST_SPREAD
+    if table and len(x) < ROWS_TO_JUDGE:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = (x.reshape(-1, x.shape[-1]) - mean.astype(float)) / std
+        centers, spreads = z.mean(0), z.std(0)
+    for number, (center, spread) in enumerate(zip(centers, spreads, strict=True)):
+        usual_spread = spread < ONE_VALUE or ((spread >= LEAST_SPREAD or table) and spread <= LARGEST_SPREAD)
         if abs(center) > LARGEST_MEAN or not usual_spread:
             warnings.warn(
                 f"x is unlike the training data: standardised as those were, its {column} {number} has mean "

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from sdebnn.checks import warn_if_unlike
 from sdebnn.convolutions import Compute
 from sdebnn.data import DataSet, RandomView
 from sdebnn.integrate import FixedGrid
@@ -165,6 +166,12 @@ class Affine(eqx.Module):
 
     def __init__(self, shift: Any, scale: Any):
         self.shift, self.scale = tuple(map(float, shift)), tuple(map(float, scale))
+
+    def warn_if_unlike(self, x: np.ndarray) -> None:
+        """Warn if inputs are on another scale than those that this standardises."""
+        shift, scale = np.array(self.shift), np.array(self.scale)
+        cause = "Pass columns in the units and the order of those that it was trained on."
+        warn_if_unlike(-shift / scale, 1 / scale, x, column="column", cause=cause, table=True)
 
     def __call__(self, x: Float[Array, " feature"]) -> Float[Array, " feature"]:
         if x.shape != (len(self.shift),):

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from itertools import pairwise
 
 import jax
@@ -574,3 +575,15 @@ def test_it_learns_in_double_precision_too(line, tmp_path):
     for file, array in zip(files, line, strict=True):
         np.save(file, array)
     subprocess.run([sys.executable, "-c", code, *files], check=True)
+
+
+def test_columns_on_another_scale_are_warned_of_and_alike_ones_are_not(regressor, line):
+    X, _ = line
+    many = np.resize(X, (60, X.shape[1])) if len(X) < 60 else X[:60]
+    with pytest.warns(UserWarning, match="unlike the training data"):
+        regressor.predict(1000 * many + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regressor.predict(many)
+        regressor.predict(np.repeat(many[:1], 60, axis=0))  # one row, many times
+        regressor.predict(1000 * many[:5])  # too few to say

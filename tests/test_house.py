@@ -2,6 +2,9 @@
 
 import ast
 import re
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import sdebnn
@@ -42,9 +45,6 @@ def test_a_file_imports_only_from_rows_above_it():
 
 
 def test_importing_sdebnn_leaves_the_plotting_library_alone_and_jax_as_it_was():
-    import subprocess
-    import sys
-
     code = (
         "import jax; before = dict(jax.config.values); import sdebnn, sys;"
         "assert dict(jax.config.values) == before; assert 'matplotlib' not in sys.modules"
@@ -60,6 +60,19 @@ def test_every_public_name_is_there_and_documented():
 
 def test_the_changelog_knows_this_version():
     assert f"## [{sdebnn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_source_distribution_holds_what_its_tests_need(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        shipped = {name.partition("/")[2] for name in archive.getnames()}
+    ours = [path for folder in ("sdebnn", "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.*")]
+    wanted = {str(path.relative_to(ROOT)) for path in ours if path.suffix in (".py", ".md", ".json")}
+    wanted |= {"README.md", "CHANGELOG.md", "Makefile", "requirements.txt", "pyproject.toml"}
+    assert wanted - shipped == set()
 
 
 def test_the_readme_program_runs_as_printed():
@@ -85,9 +98,6 @@ def test_the_readme_table_program_runs_as_printed():
 
 
 def test_importing_sdebnn_needs_no_scikit_learn():
-    import subprocess
-    import sys
-
     code = (
         "import sys; sys.modules['sklearn'] = None; import sdebnn\n"
         "try:\n    sdebnn.SDEBNNRegressor\n"

@@ -14,6 +14,7 @@ from sdebnn import (
     HMC,
     OU,
     SDEBNN,
+    Adaptive,
     Cauchy,
     FixedGrid,
     Gaussian,
@@ -44,6 +45,7 @@ NET = {"width": 2, "drift": (1,), "key": KEY}
 # Every number below is exact in each of the types.
 MADE = {
     "OU": lambda n: OU(rate=n(0.5), mean=n(0.25), sigma=n(0.125)),
+    "Adaptive": lambda n: Adaptive(n(0.125), n(0.25), max_step=n(0.5)),
     "OU of whole numbers": lambda n: OU(rate=n(2), mean=n(1), sigma=n(1)),
     "Normal": lambda n: Normal(W, n(0.5), prior_mean=n(0.25), prior_std=n(2.0)),
     "Gaussian": lambda n: Gaussian(n(0.5)),

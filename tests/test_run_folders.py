@@ -278,3 +278,12 @@ def test_a_device_that_is_not_there_is_one_line():
     assert process.returncode == 2
     assert "JAX_PLATFORMS='cuda'" in said
     assert len(said.strip().splitlines()) == 1, said
+
+
+def test_inputs_on_another_scale_than_the_training_s_are_warned_of(run, tmp_path, capfd):
+    x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    for factor, warned in ((1, False), (1000, True)):
+        np.save(tmp_path / "x.npy", factor * x)
+        out = tmp_path / f"{factor}.npy"
+        cli.app(["predict", str(run), str(tmp_path / "x.npy"), "--out", str(out)], standalone_mode=False)
+        assert ("unlike the training data" in capfd.readouterr().err) == warned

@@ -12,8 +12,11 @@ from rich.console import Console
 from sdebnn import __version__, verify
 from sdebnn.cli.common import key_of
 from sdebnn.data import published
+from sdebnn.files import contents
 from sdebnn.runs import IMAGES, PRESETS, read_settings
 from sdebnn.train import saved_steps
+
+LONGEST_RESULT = 2**24  # bytes
 
 
 def verify_command(
@@ -43,8 +46,8 @@ def verify_command(
 
 def _result(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_bytes()))
-    except (ValueError, TypeError):
+        return dict(json.loads(contents(file, LONGEST_RESULT)))
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{file} is damaged: sdebnn train with --resume writes it anew.") from None
 
 

@@ -14,6 +14,7 @@ from sdebnn.data import formats
 from sdebnn.files import save_array
 from sdebnn.likelihoods import Categorical
 from sdebnn.predict import predict as draws_of
+from sdebnn.presets import Affine
 
 Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -87,6 +88,9 @@ def predict(
         raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
     x = x if x.dtype == np.uint8 else np.asarray(x, np.float32)
     with plain_warnings():
+        first = getattr(made.model.layers[0], "module", None)
+        if isinstance(first, Affine):
+            first.warn_if_unlike(x)
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     centers = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):

@@ -23,7 +23,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from sdebnn.checks import check_count, check_positive, check_process
+from sdebnn.checks import check_count, check_positive, check_process, warn_if_unlike
 from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.net import Net
 from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
@@ -270,7 +270,12 @@ class Estimator(BaseEstimator):
         """Rows to predict, as they must be."""
         check_process()
         check_is_fitted(self)
-        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        x = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        warn_if_unlike(
+            *self.encoding_.columns, x[:ROWS_AT_ONCE], column="column", table=True, stacklevel=3,
+            cause="Pass columns in the units and the order of those that it was fitted to.",
+        )  # fmt: skip
+        return x
 
     def _outputs(
         self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None

@@ -32,7 +32,9 @@ from sdebnn.likelihoods import Categorical, Likelihood, parted
 class Elbo(NamedTuple):
     """The bound and its two terms, in nats of the whole data set; the solve's roughness; the share of right classes.
 
-    The roughness is 0 unless asked for, the accuracy (that of single draws) NaN where there are no classes.
+    The roughness is 0 unless asked for, the accuracy (that of single draws) NaN where there are no classes. Under the
+    estimators "full" and "stl" the KL of a few draws can be negative: it contains a term whose mean is zero, and only
+    its mean is a KL.
     """
 
     elbo: Float[Array, ""]
@@ -173,8 +175,8 @@ def _check_targets(model: Any, likelihood: Likelihood, x: Any, y: Array, key: PR
     outputs, _ = jax.eval_shape(lambda x, key: model(as_floats(x), key=key), row, key)
     if len(outputs.shape) != 2:
         raise ValueError(
-            f"the model maps an example to outputs of shape {outputs.shape[1:]} and must give a vector: add a head such "
-            "as Deterministic(eqx.nn.Linear(size, outputs, key=key)), after a flattening where there are more axes."
+            f"the model maps an example to outputs of shape {outputs.shape[1:]}, where a vector is needed: add a head "
+            "such as Deterministic(eqx.nn.Linear(size, outputs, key=key)), after flattening where there are more axes."
         )
     shape = jax.ShapeDtypeStruct((y.shape[0], *outputs.shape[1:]), outputs.dtype)
     jax.eval_shape(likelihood.log_prob, shape, y)
