@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import equinox as eqx
 from sdebnn.checks import check_process
 
 PROGRAMS_KEPT = 8  # of one function
+LONG_COMPILE = 2.0  # seconds: returning memory takes a twentieth of one
 
 
 def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
@@ -37,14 +39,16 @@ def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
     def call(*arguments: Any, **named: Any) -> Any:
         nonlocal traces
         check_process()
-        before = traces
+        before, clock = traces, time.perf_counter()
         try:
             return program(*arguments, **named)
         finally:
             if traces > PROGRAMS_KEPT:
                 traces = 0
                 _forget(program)
-            if traces != before:
+                gc.collect()
+                _give_back()
+            elif traces != before and time.perf_counter() - clock > LONG_COMPILE:
                 _give_back()
 
     call.program = program  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
@@ -59,7 +63,6 @@ def _forget(program: Any) -> None:
 
 
 def _give_back() -> None:
-    """Return memory to the system, where the C library can: compiling leaves hundreds of megabytes that are unused."""
-    gc.collect()
+    """Return unused memory to the system, where the C library can: a long compile leaves hundreds of megabytes."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
