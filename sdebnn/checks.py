@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 LEAST_SPREAD, LARGEST_SPREAD = 0.1, 10.0  # of standardised inputs like those of the training
+IMAGES_TO_JUDGE = 8  # at least, to say that they have too little contrast
 ROWS_TO_JUDGE = 30  # of a table, at least, to say that it is unlike another
 LARGEST_MEAN = 5.0  # and how far their mean may be from 0
 ONE_VALUE = 1e-4  # a spread of less is float32's rounding of a column of one value
@@ -36,7 +37,7 @@ def _note_fork() -> None:
     """In a process that was just forked: find out whether JAX was running, as far as it says."""
     global _forked
     with contextlib.suppress(Exception):
-        _forked = _forked or bool(jax._src.xla_bridge.backends_are_initialized())
+        _forked = _forked or bool(jax._src.xla_bridge.backends_are_initialized())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 if hasattr(os, "register_at_fork"):
@@ -227,8 +228,12 @@ def warn_if_unlike(
     with np.errstate(over="ignore", invalid="ignore"):
         z = (x.reshape(-1, x.shape[-1]) - mean.astype(float)) / std
         centers, spreads = z.mean(0), z.std(0)
+    few = len(x) < IMAGES_TO_JUDGE
     for number, (center, spread) in enumerate(zip(centers, spreads, strict=True)):
-        usual_spread = spread < ONE_VALUE or ((spread >= LEAST_SPREAD or table) and spread <= LARGEST_SPREAD)
+        if table and len(np.unique(z[:, number])) <= 2:  # a flag, which may well be rare
+            continue
+        narrow = spread < LEAST_SPREAD and not (table or few)
+        usual_spread = spread < ONE_VALUE or (not narrow and spread <= LARGEST_SPREAD)
         if abs(center) > LARGEST_MEAN or not usual_spread:
             warnings.warn(
                 f"x is unlike the training data: standardised as those were, its {column} {number} has mean "

@@ -129,4 +129,4 @@ def check_solution(solution: Solution) -> None:
             f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
             "or standardise the inputs."
         )
-    warn_if_stray(solution.stray)
+    warn_if_stray(jnp.asarray(solution.stray))

@@ -48,7 +48,8 @@ def write_whole(path: Path, data: bytes) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
     try:
         with open(part, "xb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: no one takes it for a file left behind
+            with contextlib.suppress(OSError):  # some network drives have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: no one takes it for a file left behind
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -133,10 +134,15 @@ class FolderLock:
             self._file = open(self.folder / LOCK, "a+")  # noqa: SIM115  (open for as long as the lock is held)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 self._release()
                 raise ValueError(
                     f"{self.folder} is in use by another process: wait for it, or choose another folder."
+                ) from None
+            except OSError as error:
+                self._release()
+                raise ValueError(
+                    f"{self.folder} cannot be locked ({error.strerror}): choose a folder on a drive that has locks."
                 ) from None
 
     @property

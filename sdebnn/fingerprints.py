@@ -18,11 +18,12 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 BYTES_AT_ONCE = 2**25  # of the rows that are digested together
-# Their functions are named, and their versions recorded; the code of all other functions is digested.
+# Their functions are known by name; of all other functions the code is digested, too.
 LIBRARIES = ("builtins", "diffrax", "equinox", "jax", "jaxlib", "lineax", "numpy", "optax", "scipy", "sdebnn")
 OPAQUE = ("builtins", "jax", "jaxlib", "numpy")  # named, and not looked into
 CODE = " code "  # between the name of a function and the digest of its code
@@ -57,7 +58,7 @@ def digest(array: Any) -> str:
     for first in range(0, shape[0] if shape else 1, rows):
         part = np.asarray(array[first : first + rows] if shape else array)
         with np.errstate(over="ignore"):
-            found.update(np.ascontiguousarray(part, dtype).data.cast("B") if part.size else b"")
+            found.update(np.asarray(part, dtype).tobytes())  # not every type of numbers has a buffer
     return found.hexdigest()
 
 
@@ -84,7 +85,10 @@ def _identity(array: Any) -> str | None:
         status = path.stat()
     except OSError:
         return None
-    layout = f"{array.offset} {array.shape} {array.dtype} {array.strides}"
+    # A slice keeps the offset of the whole: what tells it apart is where it begins in memory.
+    whole = array.base if isinstance(array.base, np.ndarray) else array
+    begins = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    layout = f"{array.offset} {begins} {array.shape} {array.dtype} {array.strides}"
     return f"{path.resolve()} size {status.st_size} changed {status.st_mtime_ns} layout {layout}"
 
 
@@ -102,6 +106,8 @@ def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, ab
         found[path] = repr(thing.item() if isinstance(thing, np.generic) else thing)
     elif isinstance(thing, Tracer | jax.ShapeDtypeStruct):
         found[path] = f"{thing.dtype} {thing.shape}"
+    elif isinstance(thing, np.ndarray) and thing.dtype == object:
+        parts([(".shape", thing.shape), ("", thing.ravel().tolist())])
     elif isinstance(thing, jax.Array | np.ndarray):
         found[path] = f"{thing.dtype} {thing.shape}" + ("" if _is_trained(thing, trained) else f" {_bits(thing)}")
     elif isinstance(thing, type):
@@ -115,9 +121,9 @@ def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, ab
         parts((f".{names[i]}" if names else f"[{i}]", part) for i, part in enumerate(thing))
     elif isinstance(thing, Mapping):
         found[path] = _name(type(thing))
-        parts((f"[{name!r}]", part) for name, part in sorted(thing.items(), key=lambda item: repr(item[0])))
+        parts(sorted((f"[{_short(name)}]", part) for name, part in thing.items()))
     elif isinstance(thing, set | frozenset):
-        found[path] = repr(sorted(map(repr, thing)))
+        found[path] = repr(sorted(map(_short, thing)))
     elif isinstance(thing, functools.partial):
         found[path] = "partial"
         parts([(".func", thing.func), (".args", thing.args), (".keywords", thing.keywords)])
@@ -126,7 +132,7 @@ def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, ab
     else:
         found[path] = _name(type(thing)) + _class_code(type(thing))
         if not _is_of(type(thing), OPAQUE):
-            parts((f".{name}", part) for name, part in sorted(getattr(thing, "__dict__", {}).items()))
+            parts((f".{name}", part) for name, part in sorted(_state(thing).items()))
 
 
 def _describe_function(function: Any, path: str, found: dict[str, str], above: tuple[int, ...]) -> None:
@@ -143,14 +149,39 @@ def _describe_function(function: Any, path: str, found: dict[str, str], above: t
         return
     if not _is_of(function, LIBRARIES):
         found[path] += CODE + _code(code)
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
+    enclosed = dict(zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=True))
+    for name, cell in enclosed.items():
         try:
-            _describe(cell.cell_contents, f"{path}.{name}", found, trained=False, above=above)
+            value = cell.cell_contents
         except ValueError:  # a cell that is still empty
             continue
+        _describe(value, f"{path}.{name}", found, trained=False, above=above)
+    for name in code.co_names if not _is_of(function, LIBRARIES) else ():  # what it takes from its module
+        value = function.__globals__.get(name)
+        if isinstance(value, str | Number) or (inspect.isfunction(value) and not _is_of(value, LIBRARIES)):
+            _describe(value, f"{path}.{name}", found, trained=False, above=above)
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(function, name, None):
             _describe(getattr(function, name), f"{path}.{name.strip('_')}", found, trained=False, above=above)
+
+
+def _state(thing: Any) -> dict[str, Any]:
+    """The attributes of an object; without those that it computes when they are asked for, and keeps."""
+    classes = type(thing).__mro__
+    slots = [name for of in classes for name in _names(getattr(of, "__slots__", ()))]
+    found = {name: getattr(thing, name) for name in slots if hasattr(thing, name) and not name.startswith("__")}
+    found.update(getattr(thing, "__dict__", {}))
+    lazy = {name for of in classes for name, value in vars(of).items() if isinstance(value, functools.cached_property)}
+    return {name: value for name, value in found.items() if name not in lazy}
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _short(thing: Any) -> str:
+    """A key, or a member of a set, in a few words that are the same in every process."""
+    return repr(thing) if isinstance(thing, str | bytes | Number) else " ".join(described(thing).values())
 
 
 def _is_trained(array: Any, trained: bool) -> bool:
@@ -158,7 +189,7 @@ def _is_trained(array: Any, trained: bool) -> bool:
 
 
 def _bits(array: Any) -> str:
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     return digest(np.atleast_1d(np.asarray(array)))[:16]
 
@@ -175,10 +206,10 @@ def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:
 
 
 def _class_code(of: type) -> str:
-    """A digest of the methods of a class that is the user's own."""
-    if _is_of(of, LIBRARIES):
-        return ""
-    codes = [inspect.unwrap(part).__code__ for part in vars(of).values() if inspect.isfunction(part)]
+    """A digest of the methods of a class that is the user's own, those that it inherits from others included."""
+    own = [each for each in of.__mro__ if not _is_of(each, LIBRARIES)]
+    functions = [inspect.unwrap(part) for each in own for part in vars(each).values() if inspect.isfunction(part)]
+    codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
     return CODE + hashlib.sha256("".join(map(_code, codes)).encode()).hexdigest()[:16] if codes else ""
 
 

@@ -21,6 +21,10 @@ PROGRAMS_KEPT = 8  # of one function
 LONG_COMPILE = 2.0  # seconds: returning memory takes a twentieth of one
 
 
+class _FullError(Exception):
+    """Raised while a function is traced for one shape more than are kept: the others are dropped first."""
+
+
 def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
     """``eqx.filter_jit``, keeping the programs of ``PROGRAMS_KEPT`` shapes at most. A decorator, or called with one."""
     if function is None:
@@ -30,6 +34,8 @@ def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
     @functools.wraps(function)
     def traced(*arguments: Any, **named: Any) -> Any:
         nonlocal traces
+        if traces >= PROGRAMS_KEPT:
+            raise _FullError
         traces += 1  # JAX runs this line when it compiles, and only then
         return function(*arguments, **named)
 
@@ -42,13 +48,12 @@ def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
         before, clock = traces, time.perf_counter()
         try:
             return program(*arguments, **named)
+        except _FullError:
+            traces = before = 0
+            _forget(program)
+            return program(*arguments, **named)
         finally:
-            if traces > PROGRAMS_KEPT:
-                traces = 0
-                _forget(program)
-                gc.collect()
-                _give_back()
-            elif traces != before and time.perf_counter() - clock > LONG_COMPILE:
+            if traces != before and time.perf_counter() - clock > LONG_COMPILE:
                 _give_back()
 
     call.program = program  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
@@ -60,6 +65,8 @@ def _forget(program: Any) -> None:
     jitted = getattr(program, "_cached", None)  # what Equinox wraps; JAX's own caches hold its programs, too
     if jitted is not None:
         jitted.clear_cache()
+    gc.collect()
+    _give_back()
 
 
 def _give_back() -> None:

@@ -167,6 +167,7 @@ def train(
         run = make(settings)
         if known:
             _check_same(run.data, out)
+            place.remember("run.json")
         # Now, and before rows are held out: after hours of training would be late, and rows would have other numbers.
         _check_part("the training part", run.data.train, memory_limit)
         _check_part("the test part", run.data.test, None)
@@ -187,6 +188,7 @@ def train(
             key=run.key, validation=validation, folder=place, resume=resume, monitor=monitor, save_every=save_every,
             memory_limit=memory_limit, progress=progress, **row,
         )  # fmt: skip
+        seconds = saved_seconds(out)
         result = {
             **score(run, fitted.model, fitted.likelihood, draws),
             "settings": settings._asdict(),
@@ -194,10 +196,11 @@ def train(
             "examples": len(part.x),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))),
             "random_weights": sum(block.weights.size for block in blocks(fitted.model)),
-            "fit_seconds": saved_seconds(out),
+            "fit_seconds": seconds,
             "device": jax.devices()[0].device_kind,
             "versions": {"jax": jax.__version__, "python": platform.python_version()},
         }
+        place.hold()  # scoring may take long, and the folder be deleted meanwhile
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 

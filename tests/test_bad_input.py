@@ -160,12 +160,12 @@ CASES = {
     "wrapped model a class": (lambda: MeanField(eqx.nn.Linear), "Linear is a class", "an object"),
     "a net without a head": (
         lambda: sdebnn.fit(HEADLESS, Categorical(), IMAGES, LABELS, key=KEY),
-        "outputs have shape (4, 6, 6, 2)",
+        "outputs of shape (6, 6, 2), where a vector is needed",
         "head",
     ),
     "a regression without a head": (
         lambda: sdebnn.fit(HEADLESS, Gaussian(0.1), IMAGES, Y, key=KEY),
-        "outputs have shape (4, 6, 6, 2)",
+        "outputs of shape (6, 6, 2), where a vector is needed",
         "head",
     ),
     "labels of other draws": (lambda: Categorical().log_prob(LOGITS, LABELS[:2]), "(2, 4, 3)", "(draws, examples, "),

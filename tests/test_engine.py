@@ -316,3 +316,49 @@ def test_a_trained_rate_never_turns_negative():
     x, y = jnp.zeros((8, 1)), jnp.full((8, 1), 3.0)  # growing weights would fit them best
     fitted = fit(block, Gaussian(0.1), x, y, epochs=10, learning_rate=0.05, **HOW)
     assert fitted.model.prior.rate == 0.0
+
+
+def test_a_resume_does_not_take_exploded_parameters_for_good_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr("sdebnn.train.running.SECONDS_A_CALL", 0.0)
+    rate = optax.sgd(lambda step: jnp.where(step < 5, 1e-3, 1e6))
+    how = {**HOW, "optimizer": rate, "epochs": 12, "save_every": 0.0, "folder": tmp_path}
+    log = RunFolder.log
+
+    def stop(self, row):
+        log(self, row)
+        if row["step"] == 7:
+            raise RuntimeError
+
+    monkeypatch.setattr(RunFolder, "log", stop)
+    with pytest.raises(RuntimeError):
+        fit(LINE, Gaussian(1.0), X, Y, **how)
+    monkeypatch.setattr(RunFolder, "log", log)
+    with pytest.warns(RuntimeWarning, match="returned are those of step 5"):
+        fitted = fit(LINE, Gaussian(1.0), X, Y, resume=True, **how)
+    assert np.abs(weights(fitted)).max() < 10
+    with RunFolder(tmp_path) as place:
+        assert place.is_good(saved_steps(tmp_path)[-1])
+
+
+def test_an_average_that_holds_what_exploded_is_not_returned():
+    rate = optax.sgd(lambda step: jnp.where(step == 20, -1e6, 0.0))  # one step far away, and none back
+    back = optax.chain(rate, optax.stateless(lambda updates, now: jax.tree.map(
+        lambda u, p: jnp.where(jnp.abs(p) > 1e3, -p, u), updates, now)))  # fmt: skip
+    with pytest.warns(RuntimeWarning, match="the last ones with a good ELBO"):
+        fitted = fit(LINE, Gaussian(1.0), X, Y, epochs=40, optimizer=back, ema=0.9999, **HOW)
+    assert np.abs(weights(fitted)).max() < 10
+
+
+@pytest.mark.usefixtures("_as_a_user")
+def test_numpy_numbers_are_numbers(tmp_path):
+    fitted = fit(
+        LINE, Gaussian(1.0), X, Y, epochs=np.int64(2), batch_size=np.int64(8), learning_rate=np.float32(0.01),
+        clip=np.float64(1.0), folder=tmp_path, **HOW,
+    )  # fmt: skip
+    assert len(fitted.history["elbo"]) == 6
+
+
+def test_bfloat16_data_are_recognised(tmp_path):
+    x = X.astype(jnp.bfloat16)
+    for resume in (False, True):
+        fit(LINE, Gaussian(1.0), x, Y, epochs=1, folder=tmp_path, resume=resume, **HOW)

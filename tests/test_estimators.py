@@ -182,7 +182,7 @@ def same(a, b, x):
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_saving_gives_back_the_same_predictions(kind, request, tmp_path):
     estimator = request.getfixturevalue(kind)
-    x = np.random.default_rng(1).normal(size=(30, estimator.n_features_in_))
+    x = np.random.default_rng(1).normal(size=(20, estimator.n_features_in_))
     sdebnn.save(estimator, tmp_path / "saved")
     same(estimator, sdebnn.load(tmp_path / "saved"), x)
     same(estimator, pickle.loads(pickle.dumps(estimator)), x)

@@ -122,3 +122,51 @@ def test_a_file_is_read_once_while_it_does_not_change(tmp_path, monkeypatch):
     assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(1, 11)), kept) == "read again"
     np.save(file, x + 1)
     assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(10)), kept) == "read again"
+
+
+def test_slices_of_one_file_are_told_apart(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(240.0).reshape(80, 3))
+    whole = np.load(tmp_path / "x.npy", mmap_mode="r")
+    kept: dict[str, str] = {}
+    assert kept_digest(whole[:40], kept) != kept_digest(whole[40:], kept)
+    assert kept_digest(whole[:, :1], kept) != kept_digest(whole[:, 1:2], kept)
+
+
+class Slotted:
+    __slots__ = ("size",)
+
+    def __init__(self, size):
+        self.size = size
+
+
+class Lazy:
+    @functools.cached_property
+    def table(self):
+        return [1, 2, 3]
+
+
+FACTOR = 2.0
+
+
+def _scaled(x):
+    return FACTOR * _square(x)
+
+
+def test_what_a_function_takes_from_its_module_counts(monkeypatch):
+    before = described(_scaled)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert difference(before, described(_scaled))[0] == "FACTOR"  # pyright: ignore[reportOptionalSubscript]
+    monkeypatch.undo()
+    monkeypatch.setitem(globals(), "_square", _cube)
+    assert difference(before, described(_scaled)) is not None
+
+
+def test_objects_are_compared_by_what_they_hold_and_not_by_what_they_have_computed():
+    assert difference(described(Slotted(1)), described(Slotted(2))) is not None
+    lazy = Lazy()
+    before = described(lazy)
+    assert lazy.table
+    assert difference(before, described(lazy)) is None
+    words = np.array(["a", None], object)
+    assert difference(described(words), described(words.copy())) is None
+    assert "0x" not in str(described({"of": {_square, _cube}, _square: 1, "in": words}))

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from sdebnn import cli, runs
 from sdebnn.files import LOCK, FolderLock, remove_parts, write_whole
 from sdebnn.records import write_record
+from sdebnn.train import RunFolder
 
 MOONS = ("--data", "moons", "--epochs", "2")
 
@@ -112,6 +114,7 @@ def test_writers_of_one_file_never_tear_it(tmp_path):
             assert len(set(data)) == 1
             seen.add(data[:1])
     assert all(writer.returncode == 0 for writer in writers)
+    assert seen == {b"a", b"b"}
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
@@ -269,7 +272,31 @@ def test_a_refused_command_leaves_no_folder(tmp_path, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refused("tensorboardX", "train", *MOONS, "--tensorboard", "--out", out)
+    monkeypatch.undo()
+    refused("nonsense", "train", "--data", "nonsense", "--tensorboard", "--out", out)
     assert not out.exists()
+
+
+def test_a_resumed_run_whose_folder_is_deleted_comes_back_whole(tmp_path, monkeypatch):
+    out, settings = tmp_path / "run", runs.Settings("moons", epochs=3)
+    log = RunFolder.log
+
+    def stop(self, row):
+        if row["epoch"] >= 2:
+            raise RuntimeError
+
+    def delete(self, row):
+        log(self, row)
+        monkeypatch.setattr(RunFolder, "log", log)
+        shutil.rmtree(out)
+
+    monkeypatch.setattr(RunFolder, "log", stop)
+    with pytest.raises(RuntimeError):
+        runs.train(settings, out, progress=False, save_every=0.0)
+    monkeypatch.setattr(RunFolder, "log", delete)
+    runs.train(settings, out, resume=True, progress=False, save_every=0.0)
+    assert {"run.json", "result.json", "checkpoints"} <= {path.name for path in out.iterdir()}
+    runs.open_run(out)
 
 
 def test_a_device_that_is_not_there_is_one_line():
@@ -280,6 +307,7 @@ def test_a_device_that_is_not_there_is_one_line():
     assert len(said.strip().splitlines()) == 1, said
 
 
+@pytest.mark.filterwarnings("default")
 def test_inputs_on_another_scale_than_the_training_s_are_warned_of(run, tmp_path, capfd):
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     for factor, warned in ((1, False), (1000, True)):

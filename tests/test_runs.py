@@ -110,7 +110,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("train", "--data", "moons", "--preset", "best", "--out", new), "'ours', 'paper'"),
         (("train", "--data", "moons", "--preset", "paper", "--out", new), "is for images"),
         (("train", "--data", "moons", "--epochs", "0", "--out", new), "epochs=0"),
-        (("train", "--data", "moons", "--validation", "2", "--out", new), "share=2"),
+        (("train", "--data", "moons", "--validation", "2", "--out", new), "validation=2.0"),
         (("train", "--data", "moons", "--epochs", "30", "--out", out), "holds a run already"),
         (("train", "--data", "moons", "--epochs", "31", "--out", out, "--resume"), "made with epochs=30"),
         (("evaluate", foreign), "is not a run"),
@@ -141,7 +141,7 @@ def test_data_that_cannot_be_trained_on_are_refused_before_training_and_the_fold
     bad = x.copy()
     bad[7, 1] = np.nan
     train = lambda data: runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)  # noqa: E731
-    with pytest.raises(ValueError, match=r"the test part's x holds 1 NaN"):
+    with pytest.raises(ValueError, match=r"the training part's x holds nan at index \(7, 1\)"):
         train(own(tmp_path / "bad", bad, y))
     with pytest.raises(ValueError, match="save them as bytes"):
         train(own(tmp_path / "floats", np.zeros((40, 8, 8, 1)), y))

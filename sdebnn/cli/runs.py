@@ -16,6 +16,7 @@ from sdebnn.likelihoods import Categorical
 from sdebnn.predict import predict as draws_of
 from sdebnn.presets import Affine
 
+ROWS_TO_JUDGE = 2048  # by which inputs are compared with those of the training
 Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
@@ -90,7 +91,7 @@ def predict(
     with plain_warnings():
         first = getattr(made.model.layers[0], "module", None)
         if isinstance(first, Affine):
-            first.warn_if_unlike(x)
+            first.warn_if_unlike(np.asarray(x[:ROWS_TO_JUDGE]))
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     centers = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):

@@ -68,7 +68,7 @@ class Solution(NamedTuple):
     evaluations: Int[Array, ""]
     finished: Bool[Array, ""]
     roughness: Float[Array, ""]
-    stray: Float[Array, ""]
+    stray: Float[Array, ""] | float = 0.0
 
 
 class WeightPath(NamedTuple):

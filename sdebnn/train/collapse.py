@@ -28,13 +28,14 @@ def infers_start(model: Any) -> bool:
 
 
 def warn_if_collapsed(likelihood: Likelihood, history: dict[str, np.ndarray], y: Array) -> None:
-    """Warn of a fit that paid next to no KL and explains the targets as no model would have to."""
+    """Warn of a fit that paid next to no KL and explains the targets worse than its own noise would."""
     run = np.flatnonzero(np.isfinite(history["kl"]))
     if not run.size:
         return
     last = run[-max(1, int(LAST * run.size)) :]
     kl = float(history["kl"][last].mean())
-    fit = float(history["log_likelihood"][last].mean()) / y.shape[0]
+    weights = parted(likelihood, y)[2]
+    fit = float(history["log_likelihood"][last].mean()) / (y.shape[0] if weights is None else float(weights.sum()))
     expected = _log_prob_without_collapse(likelihood, y)
     if kl > LITTLE_KL or expected is None or fit > expected:
         return

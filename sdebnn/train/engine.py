@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, shown
+from sdebnn.checks import check_callable, check_choice, check_count, check_key, check_positive, plain_number, shown
 from sdebnn.contract import check_conditioning, conditioned
 from sdebnn.fingerprints import described
 from sdebnn.likelihoods import Likelihood
@@ -111,6 +111,13 @@ def fit(
     """
     check_key(key)
     check_conditioning(model, likelihood, validation)
+    epochs, batch_size, accumulate, draws, draws_at_once, validate_every, patience, monitor, max_skipped = map(
+        plain_number,
+        (epochs, batch_size, accumulate, draws, draws_at_once, validate_every, patience, monitor, max_skipped),
+    )
+    kl_weight, kl_warmup, learning_rate, clip, ema, roughness_weight, save_every, memory_limit, keep = map(
+        plain_number, (kl_weight, kl_warmup, learning_rate, clip, ema, roughness_weight, save_every, memory_limit, keep)
+    )
     for name, value in (("epochs", epochs), ("draws", draws), ("accumulate", accumulate), ("keep", keep)):
         check_count(name, value)
     for name, value in (("max_skipped", max_skipped), ("memory_limit", memory_limit)):
@@ -168,7 +175,7 @@ def fit(
         "examples": examples, "key": jax.random.key_data(key).tolist(),
     }  # fmt: skip
     parts = {"model": model, "likelihood": likelihood, "optimizer": optimizer, "augment": augment}
-    configuration = {name: described(part) for name, part in parts.items()}
+    configuration = {} if folder is None else {name: described(part) for name, part in parts.items()}
     plan = Plan(
         job, total, validate_every or math.ceil(records / steps_an_epoch), validation, watch, patience, monitor,
         save_every, settings, configuration,
@@ -179,13 +186,12 @@ def fit(
             place = folder
             if not isinstance(place, RunFolder):
                 place = stack.enter_context(RunFolder(Path(place), keep=keep, tensorboard=tensorboard))
-            settings.update(place.digests(data=(x, y), validation=validation))
         display = stack.enter_context(Display(progress, total, kl_weight, kl_warmup, examples))
         parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
         source = source_of(x, y, key, job, memory_limit)
         run = Running(plan, parameters, rest, key, source, place, display)
         if place is not None:
-            run.go_on_from(place, resume)
+            run.go_on_from(place, resume, (x, y))
         model, likelihood = eqx.combine(run.train(), rest)
         if infers_start(model):
             warn_if_collapsed(likelihood, run.history, y)

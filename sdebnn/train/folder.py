@@ -2,7 +2,7 @@
 
 checkpoints/step-00001200.safetensors, .json    parameters, optimiser, EMA, best, history, step, random state
 metrics.jsonl                                   how training went
-data.json                                       digests of the data, by file, so that large files are read once
+data-digests.json                               digests of the data, by file, so that large files are read once
 """
 
 import contextlib
@@ -38,6 +38,7 @@ from sdebnn.records import (
 
 KIND = "training checkpoint, version 2"
 DATA_KIND = "digests of data, version 1"
+DIGESTS = "data-digests.json"
 RULES: Rules = {
     "step": whole(),
     "seconds": number(0.0),
@@ -65,27 +66,23 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.tensorboard = tensorboard
         self._lock = FolderLock(self.path)
-        self._written: dict[str, bytes] = {}
+        self._remembered: dict[str, bytes] = {}  # files that are written again if the folder is deleted
+        self._new: list[str] = []  # those of them that were not there before
+        self._board: Any = None
         if tensorboard and importlib.util.find_spec("tensorboardX") is None:
             raise ValueError("tensorboard=True needs tensorboardX: pip install 'sdebnn[logging]'.")
 
     def __enter__(self) -> "RunFolder":
         self._lock.__enter__()
         remove_parts(self.path)
-        self._board = None
-        if self.tensorboard:
-            from tensorboardX import SummaryWriter
-
-            self._board = SummaryWriter(str(self.path / "tensorboard"))
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._board is not None:
             self._board.close()
-        if (
-            self._lock.is_held and not self.steps()
-        ):  # nothing was trained: remove what was written before the first step
-            for name in self._written:
+        # If nothing was trained, what was written before the first step is removed.
+        if self._lock.is_held and not self.steps():
+            for name in self._new:
                 (self.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.checkpoints.rmdir()
@@ -94,8 +91,14 @@ class RunFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the run, which is written again if the folder is deleted."""
+        if not (self.path / name).exists():
+            self._new.append(name)
         write_whole(self.path / name, data)
-        self._written[name] = data
+        self._remembered[name] = data
+
+    def remember(self, name: str) -> None:
+        """Remember a file that is there, so that it is written again if the folder is deleted."""
+        self._remembered[name] = contents(self.path / name)
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that are complete, in order."""
@@ -103,12 +106,12 @@ class RunFolder:
 
     def save(self, step: int, tree: PyTree, facts: dict[str, Any]) -> None:
         """Write a checkpoint, then remove all but the last few, and the last one known to be good."""
-        self._hold()
+        self.hold()
         before = [s for s in self.steps() if s != step]
         save_tree(self._pair(step), tree, KIND, facts)
         kept = {step, *before[len(before) - (self.keep - 1) :]}
         if not facts["good"]:
-            kept.update([s for s in before if self._is_good(s)][-1:])
+            kept.update([s for s in before if self.is_good(s)][-1:])
         for old in set(before) - kept:
             self._pair(old).with_suffix(".json").unlink(missing_ok=True)  # first: without it, there is no checkpoint
             self._pair(old).with_suffix(".safetensors").unlink(missing_ok=True)
@@ -117,15 +120,16 @@ class RunFolder:
             if file.name.endswith(PART) or (file.suffix == ".safetensors" and file.stem not in complete):
                 file.unlink(missing_ok=True)
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         """Make sure that the folder is there, ours and complete."""
         self._lock.hold()
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        for name, data in self._written.items():
+        for name, data in self._remembered.items():
             if not (self.path / name).exists():
                 write_whole(self.path / name, data)
 
-    def _is_good(self, step: int) -> bool:
+    def is_good(self, step: int) -> bool:
+        """Whether a checkpoint holds parameters whose ELBO was tried and is good."""
         try:
             return self.facts(step)["good"]
         except ValueError:
@@ -144,20 +148,31 @@ class RunFolder:
 
     def digests(self, **parts: tuple[Any, Any] | None) -> dict[str, list[str] | None]:
         """Digests of inputs and targets by name; those of files that did not change are remembered in the folder."""
-        file, kept = self.path / "data.json", {}
+        kept: dict[str, str] = {}
         with contextlib.suppress(ValueError, OSError):  # a record that is not there, or is damaged, is made anew
-            kept = read_record(file, DATA_KIND, {"digests": OBJECT})["digests"]
-        known = dict(kept)
-        found = {name: None if part is None else [kept_digest(a, kept) for a in part] for name, part in parts.items()}
-        if kept != known:
-            self.write(file.name, record_bytes(DATA_KIND, {"digests": kept}))
+            kept = read_record(self.path / DIGESTS, DATA_KIND, {"digests": OBJECT})["digests"]
+        self._digests = dict(kept)
+        found = {
+            name: None if part is None else [kept_digest(array, self._digests) for array in part]
+            for name, part in parts.items()
+        }
+        self._digests_changed = self._digests != kept
         return found
+
+    def keep_digests(self) -> None:
+        """Write down what ``digests`` found, so that large files are read once."""
+        if self._digests_changed:
+            self.write(DIGESTS, record_bytes(DATA_KIND, {"digests": self._digests}))
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the metrics."""
         line = json.dumps({name: _plain(value) for name, value in row.items()})
         with open(self.metrics, "a") as file:
             file.write(line + "\n")
+        if self.tensorboard and self._board is None:
+            from tensorboardX import SummaryWriter
+
+            self._board = SummaryWriter(str(self.path / "tensorboard"))
         if self._board is not None:
             for name, value in row.items():
                 if isinstance(value, int | float) and name != "step" and math.isfinite(value):

@@ -144,7 +144,8 @@ def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) 
     norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in gradient.values()))
     updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, now)
     updates = jax.tree.map(lambda update, leaf: jnp.broadcast_to(update, leaf.shape), updates, now)  # a number may do
-    parameters = _constrained(call, optax.apply_updates(state.parameters, stacked(updates, like)))
+    moved: Any = optax.apply_updates(state.parameters, stacked(updates, like))
+    parameters = _constrained(call, moved)
     finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))
     ema = None

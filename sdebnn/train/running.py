@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -78,12 +79,15 @@ class Running:
         self.best_value, self.best_step, self.waited = math.inf, 0, 0
         self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
         self.step, self.seconds, self.stopped = 0, 0.0, False
-        self.good, self.restored = self._as_good(), False
+        self.good: Good | None = self._as_good()
+        self.untried = False
 
-    def go_on_from(self, place: RunFolder, resume: bool) -> None:
+    def go_on_from(self, place: RunFolder, resume: bool, data: tuple[Any, Any]) -> None:
         """Take up what the folder holds."""
         steps = place.steps()
         if not steps:
+            self._recognise(place, data)
+            place.keep_digests()
             place.rewind(0)
             return
         if not resume:
@@ -93,6 +97,9 @@ class Running:
             )
         saved = place.facts(steps[-1])
         self._check_same(place, saved)
+        self._recognise(place, data)  # last, since it may take long
+        self._check_same(place, saved)
+        place.keep_digests()
         tree, _ = place.load(steps[-1], self._tree())
         self.best, self.history = tree.pop("best"), tree.pop("history")
         self.key = jax.random.wrap_key_data(tree.pop("key"))
@@ -102,9 +109,23 @@ class Running:
         self.step, self.seconds = saved["step"], saved["seconds"]
         self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
         self.best_step, self.waited, self.stopped = saved["best_step"], saved["waited"], saved["stopped"]
-        self.good = self._as_good()
+        self.good = self._as_good() if saved["good"] else self._good_on_disk(place, steps)
         place.rewind(self.step)
         self.display.resumed(self.step)
+
+    def _recognise(self, place: RunFolder, data: tuple[Any, Any]) -> None:
+        """Add digests of all data to the settings that a resume compares."""
+        if not isinstance(data[0], jax.Array):
+            self.display.say("Reading all rows once, so that the run knows its data again.")
+        self.plan.settings.update(place.digests(data=data, validation=self.plan.validation))
+
+    def _good_on_disk(self, place: RunFolder, steps: list[int]) -> Good | None:
+        """The last checkpoint that is known to be good, if any is."""
+        for step in reversed(steps):
+            if place.is_good(step):
+                tree, _ = place.load(step, self._tree())
+                return Good(step, tree["parameters"], tree["ema"])
+        return None
 
     def _check_same(self, place: RunFolder, saved: dict[str, Any]) -> None:
         """Refuse to go on with a run that was another; warn where the numbers may differ in their last digits."""
@@ -123,7 +144,7 @@ class Running:
                 f"{place.path} was trained with {name}={was}, this run has {now}: use the same, or choose another "
                 "folder."
             )
-        for name in ("jax", "device"):
+        for name in ("jax", "optax", "equinox", "diffrax", "device"):
             if before.get(name) != versions[name]:
                 warnings.warn(
                     f"{place.path} was trained with {name}={before.get(name)} and goes on with {versions[name]}: its "
@@ -155,7 +176,7 @@ class Running:
             if going:
                 self._settle()
             if self.place is not None and self.place.steps()[-1:] != [self.step]:
-                self._save(last=True, good=True)
+                self._save(last=True, good=not self.untried or self.good is not None)
             if heard:
                 self._leave(heard[0])
         self._warn()
@@ -163,23 +184,36 @@ class Running:
 
     def _settle(self) -> None:
         """End with parameters that were tried: the last ones, or those of the last good ELBO if theirs is not."""
-        if not self._try():
-            self.restored = True
-            ema = None if self.good.ema is None else stacked(self.good.ema, self.like)
-            state = self.state._replace(parameters=stacked(self.good.parameters, self.like), ema=ema)
-            self.state = jax.tree.map(jnp.asarray, state)
-            if self.place is not None and self.place.steps()[-1:] == [self.step]:
-                self._save(last=True, good=True)  # in the place of one that holds what was given up
+        if self._try():
+            return
+        self.untried = True
+        if self.good is None:
+            return
+        ema = None if self.good.ema is None else stacked(self.good.ema, self.like)
+        state = self.state._replace(parameters=stacked(self.good.parameters, self.like), ema=ema)
+        self.state = jax.tree.map(jnp.asarray, state)
+        if self.place is not None and self.place.steps()[-1:] == [self.step]:
+            self._save(last=True, good=True)  # in the place of one that holds what was given up
 
     def _try(self) -> bool:
-        """Whether the ELBO of the parameters as they are now is good: one more step is run, and discarded."""
-        kept, candidate = jax.tree.map(_copied, self.state), self._as_good()
-        step, self.state = self.step, self.state._replace(in_a_row=jnp.zeros((), jnp.int32))
-        try:
-            record = self._advance(step + 1)
-        finally:
-            self.state, self.step = kept, step
-        fine = self._is_fine(record.terms.elbo[0])
+        """Whether the ELBO of the parameters as they are now, and of their average, is good.
+
+        The last step is run once more with each of them, and its outcome discarded.
+        """
+        if not self.step:
+            return True
+        kept, candidate, step = jax.tree.map(_copied, self.state), self._as_good(), self.step
+        fine = True
+        for parameters in (kept.parameters, kept.ema):
+            if parameters is not None:
+                zero, before = jnp.zeros((), jnp.int32), jnp.asarray(step - 1, jnp.int32)
+                state = jax.tree.map(_copied, kept._replace(parameters=parameters))
+                self.state, self.step = state._replace(in_a_row=zero, step=before), step - 1
+                try:
+                    record = self._advance(step)
+                finally:
+                    self.state, self.step = kept, step
+                fine = fine and self._is_fine(record.terms.elbo[0])
         if fine:
             self.good = candidate
         return fine
@@ -204,11 +238,11 @@ class Running:
                 f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite"
                 + more
             )
-        if self.restored:
-            words.append(
-                f"the ELBO of the last parameters is not finite or has exploded: returned are those of step "
-                f"{self.good.step}, the last ones with a good ELBO"
-            )
+        if self.untried and self._which() != "best":
+            kept = "no good ones are known" if self.good is None else (
+                f"returned are those of step {self.good.step}, the last ones with a good ELBO"
+            )  # fmt: skip
+            words.append(f"the ELBO of the last parameters is not finite or has exploded: {kept}")
         if words:
             warnings.warn(
                 f"{'; '.join(words)}; lower learning_rate={self.plan.settings['learning_rate']}, standardise the data, "
@@ -393,7 +427,7 @@ def _versions() -> dict[str, str]:
     from sdebnn import __version__
 
     return {
-        "sdebnn": __version__, "jax": jax.__version__, "numpy": np.__version__,
+        "sdebnn": __version__, **{name: version(name) for name in ("jax", "optax", "equinox", "diffrax", "numpy")},
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "device": jax.devices()[0].device_kind,
     }  # fmt: skip
 
