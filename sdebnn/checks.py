@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 LEAST_SPREAD, LARGEST_SPREAD = 0.1, 10.0  # of standardised inputs like those of the training
-IMAGES_TO_JUDGE = 8  # at least, to say that they have too little contrast
+IMAGES_TO_JUDGE = 2  # at least, to say that they have too little contrast
 ROWS_TO_JUDGE = 30  # of a table, at least, to say that it is unlike another
 LARGEST_MEAN = 5.0  # and how far their mean may be from 0
 ONE_VALUE = 1e-4  # a spread of less is float32's rounding of a column of one value

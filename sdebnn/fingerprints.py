@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import sys
 import types
 from collections.abc import Mapping
 from numbers import Number
@@ -207,7 +208,9 @@ def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:
 
 def _class_code(of: type) -> str:
     """A digest of the methods of a class that is the user's own, those that it inherits from others included."""
-    own = [each for each in of.__mro__ if not _is_of(each, LIBRARIES)]
+    if _is_of(of, LIBRARIES):
+        return ""
+    own = [each for each in of.__mro__ if not _is_of(each, (*LIBRARIES, *sys.stdlib_module_names))]
     functions = [inspect.unwrap(part) for each in own for part in vars(each).values() if inspect.isfunction(part)]
     codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
     return CODE + hashlib.sha256("".join(map(_code, codes)).encode()).hexdigest()[:16] if codes else ""

@@ -62,6 +62,11 @@ def test_the_changelog_knows_this_version():
     assert f"## [{sdebnn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_no_page_holds_a_gap_that_was_to_be_filled_in():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("*.md")]:
+        assert not re.search(r"@[A-Z]+@|TODO|FIXME", page.read_text()), page.name
+
+
 def test_the_source_distribution_holds_what_its_tests_need(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],

@@ -58,13 +58,13 @@ class Adaptive(eqx.Module):
         max_steps: int = 4096,
         noise_steps: int = 1,
     ):
+        rtol, atol, max_step = map(plain_number, (rtol, atol, max_step))
         check_positive("rtol", rtol)
         check_positive("atol", rtol if atol is None else atol)
         check_positive("max_step", max_step)
         check_count("max_steps", max_steps)
         check_base(1, noise_steps)
-        rtol, max_step = plain_number(rtol), plain_number(max_step)
-        self.rtol, self.atol = rtol, rtol if atol is None else plain_number(atol)
+        self.rtol, self.atol = rtol, rtol if atol is None else atol
         self.solver, self.adjoint = adapting(solver), adjoint
         self.max_step, self.max_steps, self.noise_steps = max_step, max_steps, noise_steps
         check_adjoint(self.solver, self.adjoint)
