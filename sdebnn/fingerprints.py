@@ -122,7 +122,7 @@ def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, ab
         parts((f".{names[i]}" if names else f"[{i}]", part) for i, part in enumerate(thing))
     elif isinstance(thing, Mapping):
         found[path] = _name(type(thing))
-        parts(sorted((f"[{_short(name)}]", part) for name, part in thing.items()))
+        parts(sorted(((f"[{_short(name)}]", part) for name, part in thing.items()), key=lambda item: item[0]))
     elif isinstance(thing, set | frozenset):
         found[path] = repr(sorted(map(_short, thing)))
     elif isinstance(thing, functools.partial):
@@ -159,8 +159,10 @@ def _describe_function(function: Any, path: str, found: dict[str, str], above: t
         _describe(value, f"{path}.{name}", found, trained=False, above=above)
     for name in code.co_names if not _is_of(function, LIBRARIES) else ():  # what it takes from its module
         value = function.__globals__.get(name)
-        if isinstance(value, str | Number) or (inspect.isfunction(value) and not _is_of(value, LIBRARIES)):
+        if isinstance(value, str | Number):
             _describe(value, f"{path}.{name}", found, trained=False, above=above)
+        elif inspect.isfunction(value) and not _is_of(value, LIBRARIES) and f".{_name(value)}" not in found:
+            _describe(value, f".{_name(value)}", found, trained=False, above=above)  # once, however many call it
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(function, name, None):
             _describe(getattr(function, name), f"{path}.{name.strip('_')}", found, trained=False, above=above)

@@ -170,3 +170,7 @@ def test_objects_are_compared_by_what_they_hold_and_not_by_what_they_have_comput
     words = np.array(["a", None], object)
     assert difference(described(words), described(words.copy())) is None
     assert "0x" not in str(described({"of": {_square, _cube}, _square: 1, "in": words}))
+
+
+def test_keys_that_read_alike_do_not_stop_a_description():
+    assert described({Slotted(1): {"a": 1}, Slotted(1): {"b": 2}})
