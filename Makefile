@@ -4,9 +4,13 @@ BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
 PEERS := .venv/.peers
+# sdebnn-hopper pins another jax, so it has an environment of its own. On its GPUs: make hopper EXTRAS=test,cuda
+PYTHON312 ?= python3.12
+HOPPER := .venv-hopper
+EXTRAS ?= test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test verify check format bench lock clean
+.PHONY: help demo test hopper verify check format bench lock clean
 
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -15,7 +19,10 @@ demo: $(READY) ## fit a 1-D regression in under a minute, write pictures and met
 	@$(BIN)/sdebnn demo --out demo
 
 test: $(READY) ## run the whole test suite, shapes checked against the signatures, warnings as errors
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -W error --jaxtyping-packages=sdebnn,beartype.beartype
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -W error --jaxtyping-packages=sdebnn,sdebnn_hopper,beartype.beartype
+
+hopper: $(HOPPER)/.ready ## test the kernels in hopper/ with the jax they are written for (needs Python 3.12)
+	@$(HOPPER)/bin/python -m pytest -W error --jaxtyping-packages=sdebnn,sdebnn_hopper,beartype.beartype hopper/tests
 
 verify: $(READY) ## check this machine's answers against exact ones
 	@$(BIN)/sdebnn verify
@@ -43,8 +50,14 @@ $(PEERS): $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'torch==2.13.0' 'torchsde==0.2.6'
 	@touch $@
 
-clean: ## remove the environment and what the demo wrote
-	rm -rf .venv demo
+clean: ## remove the environments and what the demo wrote
+	rm -rf .venv $(HOPPER) demo
+
+$(HOPPER)/.ready: pyproject.toml hopper/pyproject.toml
+	@echo "Building $(HOPPER) (once; a few minutes)"
+	@$(PYTHON312) -m venv --clear $(HOPPER)
+	@$(HOPPER)/bin/pip install --quiet --disable-pip-version-check -e . -e './hopper[$(EXTRAS)]'
+	@touch $@
 
 # The project itself, installed so that edits count at once.
 $(READY): $(LOCKED) pyproject.toml

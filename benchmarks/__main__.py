@@ -1,14 +1,15 @@
-"""Training and prediction beside torchsde, diffrax as documented and a bare ``lax.scan``: one table, and JSON.
+"""Compare training and prediction with torchsde, diffrax as documented and a bare ``lax.scan``: a table, and JSON.
 
-The same net, weights, noise dimension, batch and steps for all (``jobs.py``), each in a process of its own
-(``jax_worker.py``, ``torch_worker.py``). They take turns, so that a busy moment hits all alike, and ratios are medians
-over the turns; on a GPU, which is theirs alone, one goes after the other. The mean losses must agree within four
-standard errors (and a thousandth, on a GPU, whose products are rounded), or there is no table. A training step is the
-loss, its gradient and Adam; a prediction is one batch through the job's draws, one call. Useful arithmetic is that of
-the hidden units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
-On a GPU: the paper's nets, ours in bfloat16, with and without our kernels, and, as the peers compute, in float32; then
-whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws (``fit_worker.py``). Elsewhere: the toy and the
-wide job, and how cost grows with weights and steps (``growth.py``).
+All use the same net, weights, noise dimension, batch and steps (``jobs.py``), each in a process of its own
+(``jax_worker.py``, ``torch_worker.py``). On a CPU the processes take turns, so that other load affects all of them, and
+ratios are medians over the turns; a GPU is used by one process at a time. The mean losses must agree within four
+standard errors (plus a thousandth on a GPU, whose products are rounded), otherwise there is no table. A training step
+is the loss, its gradient and Adam; a prediction is one call that takes one batch through the job's draws. Useful
+arithmetic is that of the hidden units (``jobs.gflop``); the ceiling is a large matrix product, timed in the same run.
+On a GPU, the jobs are the paper's nets: ours in bfloat16, with and without sdebnn-hopper (if it is installed), and in
+float32 like the others; then whole epochs of ``fit`` and a prediction of 10,000 images with 16 draws
+(``fit_worker.py``). On other devices, they are the toy and the wide job, and the growth of cost with the number of
+weights and steps (``growth.py``).
 
     python benchmarks [--jobs toy wide] [--by sdebnn "bare lax.scan"] [--turns 15] [--at-once 1] [--patience 600]
                       [--json FILE] [--torch-python PYTHON]
@@ -35,11 +36,11 @@ from growth import growth
 from jobs import ON_CPU, ON_GPU, Job, exported, gflop
 from rich.console import Console
 from rich.table import Table
-from talking import Worker
+from worker_io import Worker
 
-OURS = ("sdebnn", "sdebnn, XLA alone", "sdebnn, float32")  # the first alone, but on a GPU
+OURS = ("sdebnn", "sdebnn, XLA alone", "sdebnn, float32")  # only the first, unless on a GPU
 PEERS = ("bare lax.scan", "diffrax, as documented", "torchsde")
-# Presets as a user trains them: which, on what, in batches of how many; with w_0 inferred, or a point.
+# Presets as a user trains them: the preset, the data, the batch size, and whether w_0 is inferred.
 FITS = {
     "fit paper mnist 128": ("paper", "mnist", "128"),
     "fit paper mnist 128 inferred": ("paper", "mnist", "128", "inferred"),
@@ -71,7 +72,7 @@ def ceiling(gpu: bool) -> float:
 
 
 def started(job: Job, gpu: bool, options: argparse.Namespace) -> Iterator[tuple[dict[str, Worker], Rows]]:
-    """The workers of a job, as many as compile side by side: those that are ready, and what compiling took each."""
+    """The workers of a job that are ready, and their compile times, for each group that compiles at the same time."""
     with tempfile.TemporaryDirectory() as folder:
         about, arrays = exported(job)
         Path(folder, "about.json").write_text(json.dumps(about))
@@ -98,9 +99,9 @@ def _worker(who: str, job: Job, folder: str, options: argparse.Namespace) -> Wor
 
 
 def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
-    """The rows of a job. Workers take turns; those on a GPU, which is theirs alone, one after the other.
+    """The rows of a job. Workers take turns on a CPU, and run one after the other on a GPU.
 
-    There all that compiled side by side are done with before the next compile: together they may fill its memory.
+    On a GPU, a group of workers finishes before the next group compiles, because together they may fill its memory.
     """
     rows: Rows = {}
     times, losses = defaultdict(list), defaultdict(list)
@@ -125,7 +126,7 @@ def measured(job: Job, gpu: bool, options: argparse.Namespace) -> Rows:
 
 
 def _fill(job: Job, rows: Rows, times: dict, losses: dict) -> None:
-    """Medians, mean losses and, where sdebnn has a row, ratios to it."""
+    """Add medians, mean losses and, if sdebnn has a row, ratios to it."""
     arithmetic = gflop(job)
     for who, row in rows.items():
         row["train_ms"], row["predict_ms"] = (float(np.median(times[what, who])) for what in ("train", "predict"))
@@ -135,14 +136,14 @@ def _fill(job: Job, rows: Rows, times: dict, losses: dict) -> None:
             row[f"{what}_ratio"] = float(np.median(np.array(times[what, who]) / np.array(times[what, "sdebnn"])))
         means, counts = np.array(losses[who]).T
         row["loss"] = float(np.average(means, weights=counts))
-        spread = np.sum(counts * (means - row["loss"]) ** 2) / (len(means) - 1)  # of the loss of one step
+        spread = np.sum(counts * (means - row["loss"]) ** 2) / (len(means) - 1)  # variance of the loss of one step
         row["loss_error"] = math.sqrt(spread / counts.sum())
 
 
 def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: dict) -> dict[str, str]:
-    """Each for about a quarter of a second, ``turns`` times; then they may go. Why those died that did."""
+    """Run each worker ``turns`` times for about a quarter of a second, then close it; returns errors of dead ones."""
     counts, dead = {}, {}
-    for turn in range(turns + 2):  # the first two warm up, and say how many steps a turn takes
+    for turn in range(turns + 2):  # the first two warm up, and determine the number of steps in a turn
         for what in ("train", "predict"):
             for who, worker in workers.items():
                 if who in dead:
@@ -164,10 +165,10 @@ def _ask_in_turn(workers: dict[str, Worker], turns: int, times: dict, losses: di
 
 
 def check(job: Job, rows: Rows, gpu: bool) -> None:
-    """All compute the same loss in distribution: that of a peer."""
+    """Stop unless all losses have the same mean as that of a peer."""
     peer = next((who for who in PEERS if who in rows), None)
     if peer is None:
-        console.print(f"{job.name}: no peer has a row: nobody says whether the losses are right.", markup=False)
+        console.print(f"{job.name}: no peer has a row, so the losses are not checked.", markup=False)
         return
     first = rows[peer]
     for who, row in rows.items():
@@ -176,12 +177,12 @@ def check(job: Job, rows: Rows, gpu: bool) -> None:
         if not abs(row["loss"] - first["loss"]) <= allowed:
             raise SystemExit(
                 f"{job.name}: the loss of {who} is {row['loss']:.2f} ± {row['loss_error']:.2f}, that of {peer} "
-                f"{first['loss']:.2f} ± {first['loss_error']:.2f}: not the same work."
+                f"{first['loss']:.2f} ± {first['loss_error']:.2f}: they do not compute the same."
             )
 
 
 def fitted(name: str) -> dict[str, Any]:
-    """Whole epochs of a preset, and a prediction of 10,000 images with 16 draws."""
+    """The times of whole epochs of a preset, and of a prediction of 10,000 images with 16 draws."""
     console.print(f"[dim]{name}: four epochs[/dim]")
     worker = Worker(sys.executable, "fit_worker.py", *FITS[name])
     ready = worker.ready()
@@ -215,7 +216,7 @@ def table(results: dict[str, Rows], top: float, gpu: bool) -> Table:
 
 
 def main() -> None:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers share the GPU, this needs little
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # leaves the GPU's memory to the workers
     gpu = jax.default_backend() == "gpu"
     jobs = {job.name: job for job in (ON_GPU if gpu else ON_CPU)}
     names = [*jobs, *(FITS if gpu else ["growth"])]
@@ -224,19 +225,19 @@ def main() -> None:
     everyone = (*OURS[: None if gpu else 1], *PEERS)
     parser.add_argument("--by", nargs="+", choices=everyone, default=everyone, metavar="WHO")
     parser.add_argument("--turns", type=int, default=15)
-    side_by_side = "workers that compile side by side: that is then not timed fairly, and takes the memory of all"
-    parser.add_argument("--at-once", type=int, default=1, help=side_by_side)
+    at_once = "workers that compile at the same time: compile times are then not comparable, and memory is shared"
+    parser.add_argument("--at-once", type=int, default=1, help=at_once)
     parser.add_argument("--patience", type=float, default=600, help="seconds that a row may take to compile")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter with torch and torchsde")
     options = parser.parse_args()
-    load = os.getloadavg()[0]  # before our own
+    load = os.getloadavg()[0]  # before this benchmark adds its own
     if load > 0.5 and not gpu:
         console.print(f"The machine is busy (load {load:.1f}): do not trust the times.")
     top, results, more = ceiling(gpu), {}, {}
 
     def keep() -> None:
-        """What is known so far: a long run that is stopped loses nothing."""
+        """Write the results so far, so that a run that is stopped loses nothing."""
         if options.json:
             about = {"load_before": load, "ceiling_tflops": top, "compiled_side_by_side": options.at_once}
             record.write(options.json, "python benchmarks " + shlex.join(sys.argv[1:]), **about, jobs=results, **more)

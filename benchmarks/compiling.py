@@ -1,21 +1,22 @@
-"""Where compiling goes: ``fit``'s program of a preset, compiled for an H200 that need not be there.
+"""Compile the training program of a preset for an H200, without a GPU, to see what the compilation consists of.
 
-    python benchmarks/compiling.py paper cifar [--inferred] [--batch 128] [--hlo FILE]
+    python benchmarks/compiling.py paper cifar [--infer-w0] [--batch 128] [--hlo FILE]
 
-Wants jax's CUDA plugin (``pip install "jax[cuda13]==0.11.2"``) and no GPU: XLA is given the description of one. What it
-would try on the card it does not try, and a compiler on few cores is slower at what it does in threads: seconds here
-are for comparing one form of a program with another. With ``TF_CPP_MIN_LOG_LEVEL=0`` and
-``TF_CPP_VMODULE=hlo_pass_pipeline=1,nvptx_compiler=1`` XLA says when each of its passes begins.
+It needs jax's CUDA plugin (``pip install "jax[cuda13]"``) and no GPU: XLA is given the description of one. The kernels
+of sdebnn-hopper are included if it is installed. Without a GPU, XLA cannot time alternative algorithms, and it is
+slower on few cores, so these times only compare one form of a program with another. With ``TF_CPP_MIN_LOG_LEVEL=0`` and
+``TF_CPP_VMODULE=hlo_pass_pipeline=1,nvptx_compiler=1`` XLA logs the start of each of its passes.
 """
 
 import argparse
+import importlib.util
 import os
 import re
 import time
 from pathlib import Path
 from typing import Any
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # where arrays are, while programs are for the GPU
+os.environ["JAX_PLATFORMS"] = "cpu"  # the device of arrays; programs are compiled for the GPU
 
 import equinox as eqx
 import fit_worker
@@ -23,10 +24,8 @@ import jax
 from jax.experimental import topologies
 
 import sdebnn
-from sdebnn.convolutions import fused
-from sdebnn.convolutions.fused import blocks
 from sdebnn.presets import preset
-from sdebnn.train import graphs, loop, running
+from sdebnn.train import loop, xla_options
 
 H200 = """
 gpu_device_info {
@@ -44,19 +43,19 @@ device_description_str: "NVIDIA H200"
 
 
 class ReachedError(Exception):
-    """Raised in place of compiling, with what was to be compiled."""
+    """Raised instead of compiling, with the arguments of the program."""
 
 
-def arguments_of(name: str, kind: str, batch: int, inferred: bool) -> Any:
-    """What ``fit`` hands to its program, for a preset on random images."""
+def arguments_of(name: str, kind: str, batch: int, infer_w0: bool) -> Any:
+    """The arguments that ``fit`` passes to its program, for a preset on random images."""
 
     def reached(*given: Any) -> None:
         raise ReachedError(given)
 
-    running.program = lambda: reached
+    loop.program = lambda: reached
     data = fit_worker.data(kind)
-    row = preset(name, data, inferred=inferred)
-    how = {**row.training, "epochs": 1, "batch_size": batch, "progress": False}
+    row = preset(name, data, infer_w0=infer_w0)
+    how = {**row.training.changed(epochs=1, batch_size=batch).options(), "progress": False}
     try:
         sdebnn.fit(row.net(jax.random.key(0)), row.likelihood, *data.train, key=jax.random.key(1), **how)
     except ReachedError as reached:
@@ -64,39 +63,48 @@ def arguments_of(name: str, kind: str, batch: int, inferred: bool) -> Any:
     raise SystemExit("fit compiled nothing")
 
 
+def _use_kernels(there: Any) -> None:
+    """Let sdebnn-hopper treat the default device as an H200, and compile its kernels for the described GPU."""
+    import sdebnn_hopper
+    from sdebnn_hopper import blocks
+
+    def compile_kernel(kernel: Any, shapes: Any) -> None:
+        """As ``blocks.compile_kernel``."""
+        jax.jit(kernel, in_shardings=there, out_shardings=there).trace(*shapes).lower(
+            lowering_platforms=("cuda",)
+        ).compile()
+
+    sdebnn_hopper.capability = lambda device: sdebnn_hopper.CAPABILITY
+    blocks.compile_kernel = compile_kernel
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=("paper", "ours"))
     parser.add_argument("data", choices=("mnist", "cifar"))
-    parser.add_argument("--inferred", action="store_true", help="w_0 inferred, not a point")
+    parser.add_argument("--infer-w0", action="store_true", help="infer w_0; otherwise it is a point")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--hlo", type=Path, help="where to write the compiled program")
     options = parser.parse_args()
-    jax.devices()  # so that plugins are found
+    jax.devices()  # loads the plugins
     try:
         target = topologies.get_topology_desc("one", platform="cuda", target_config=H200, topology="1x1x1")
     except NotImplementedError:
         raise SystemExit(f"jax {jax.__version__} has no CUDA plugin here: pip install jax[cuda13].") from None
     there = jax.sharding.SingleDeviceSharding(target.devices[0])
     jax.default_backend = lambda: "gpu"
-    fused._capability = lambda: "9.0"
-
-    def begin(kernel: Any, shapes: Any) -> None:
-        """As ``blocks.begin``, for the card that is not there."""
-        jax.jit(kernel, in_shardings=there, out_shardings=there).trace(*shapes).lower(
-            lowering_platforms=("cuda",)
-        ).compile()
-
-    blocks.begin = begin
-    given = arguments_of(options.preset, options.data, options.batch, options.inferred)
+    if importlib.util.find_spec("sdebnn_hopper"):
+        _use_kernels(there)
+    given = arguments_of(options.preset, options.data, options.batch, options.infer_w0)
     arrays, rest = eqx.partition(given, eqx.is_array)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there), arrays)
 
     def program(arrays: Any) -> Any:
         return eqx.filter(loop.advance(*eqx.combine(arrays, rest)), eqx.is_array)
 
-    # Without a card XLA has no list of algorithms to take the first of.
-    told = {name: value for name, value in graphs.OPTIONS.items() if name != "xla_gpu_exclude_nondeterministic_ops"}
+    # Without a GPU, XLA has no list of algorithms, from which this option takes the first.
+    told = dict(xla_options.OPTIONS)
+    del told["xla_gpu_exclude_nondeterministic_ops"]
     how = {"in_shardings": there, "out_shardings": there, "compiler_options": told}
     clock = time.perf_counter()
     lowered = jax.jit(program, **how).trace(shapes).lower(lowering_platforms=("cuda",))

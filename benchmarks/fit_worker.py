@@ -1,7 +1,8 @@
-"""A preset as a user trains it, on a GPU: ``python fit_worker.py PRESET KIND BATCH [inferred]``; one line of JSON.
+"""Time a preset on a GPU as a user trains it: ``python fit_worker.py PRESET KIND BATCH [inferred]`` prints JSON.
 
-``fit`` on 50,000 (mnist: 60,000) random images, augmentation and all, for four epochs: the fastest after the first, by
-``fit``'s own clock, and what the first took more, which is compiling. Then ``predict``: 10,000 images, 16 draws.
+``fit`` runs for four epochs on 50,000 (mnist: 60,000) random images, with augmentation. The epoch time is the fastest
+after the first epoch, by ``fit``'s own clock, and the compile time is the extra time of the first epoch. Then
+``predict`` runs on 10,000 images with 16 draws.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import talking
+import worker_io
 from jobs import gflop_of
 
 import sdebnn
@@ -22,7 +23,7 @@ from sdebnn.presets import preset
 
 
 def data(kind: str) -> DataSet:
-    """Random bytes in the shape of a data set: what they show does not matter for time."""
+    """Random bytes in the shape of a data set, because the contents do not affect the time."""
     random = np.random.default_rng(0)
     shape, examples = ((28, 28, 1), 60_000) if kind == "mnist" else ((32, 32, 3), 50_000)
 
@@ -35,12 +36,12 @@ def data(kind: str) -> DataSet:
 def main() -> None:
     name, kind, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     random = data(kind)
-    row = preset(name, random, inferred="inferred" in sys.argv[4:])
+    row = preset(name, random, infer_w0="inferred" in sys.argv[4:])
     clock = time.perf_counter()
-    model, settings = row.net(jax.random.key(0)), {**row.training, "epochs": 4, "batch_size": batch}
+    model, recipe = row.net(jax.random.key(0)), row.training.changed(epochs=4, batch_size=batch)
     made = time.perf_counter() - clock
     with tempfile.TemporaryDirectory() as folder:
-        how = {**settings, "folder": folder, "progress": False}
+        how = {**recipe.options(), "checkpoints": sdebnn.Checkpoints(folder), "progress": False}
         sdebnn.fit(model, row.likelihood, *random.train, key=jax.random.key(1), **how)
         lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
     ends = [max(line["seconds"] for line in lines if line["epoch"] <= epoch) for epoch in (1, 2, 3, 4)]
@@ -64,7 +65,7 @@ def main() -> None:
     first_time = predicted()
     row_said["predict_ms"] = 1e3 * min(predicted() for _ in range(3))
     row_said["predict_compile_s"] = first_time - row_said["predict_ms"] / 1e3
-    talking.answer(row_said, {})
+    worker_io.answer(row_said, {})
 
 
 if __name__ == "__main__":

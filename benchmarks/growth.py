@@ -1,6 +1,6 @@
 """How the time of a training step grows with the number of weights D and of steps: exponents of fitted power laws.
 
-Nets of all sizes take turns, so that a busy moment hits all alike; of each, the fastest turn counts.
+Nets of all sizes take turns, so that other load affects all of them; the fastest turn of each counts.
 """
 
 import time
@@ -41,10 +41,10 @@ def _exponent(sizes, times) -> float:
 
 
 def _step(width: int, steps: int) -> tuple[int, Callable[[int], Any]]:
-    """D, and a loss with its gradient, of the wide job with this width."""
+    """D, and a function that computes a loss and its gradient, for the wide job with this width."""
     keys = jax.random.split(jax.random.key(0), 3)
     block = sdebnn.bayesianize(
-        sdebnn.TimeMLP(3, (width, width), key=keys[0]), drift=(1, 64, 1), solver=sdebnn.FixedGrid(steps), key=keys[1]
+        sdebnn.nn.TimeMLP(3, (width, width), key=keys[0]), drift=(1, 64, 1), solver=sdebnn.FixedGrid(steps), key=keys[1]
     )
     h = jax.random.normal(keys[2], (128, 3))
     parameters, rest = eqx.partition(block, eqx.is_inexact_array)
@@ -60,7 +60,7 @@ def _step(width: int, steps: int) -> tuple[int, Callable[[int], Any]]:
 
 
 def _fastest(programs: Sequence[Callable[[int], Any]]) -> list[float]:
-    """Milliseconds of each, the fastest of its turns."""
+    """The milliseconds of the fastest turn of each program."""
     times = np.full((1 + TURNS, len(programs)), np.inf)
     for turn in range(1 + TURNS):  # the first compiles
         for i, program in enumerate(programs):

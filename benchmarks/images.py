@@ -1,13 +1,13 @@
-"""Images on a CPU: one training step of the paper's MNIST net beside PyTorch doing its convolutions alone, in one run.
+"""Images on a CPU: a training step of the paper's MNIST net, compared with only its convolutions in PyTorch.
 
 sdebnn: a whole step of ``fit``, by the program that ``fit`` compiles: 128 random images of bytes, one draw of the path
 of 21,000 weights, its KL, 20 Euler steps of four convolutions with time, each step recomputed for the gradient, the
-read-out, the likelihood, Adam, a moving average of the parameters.
-torch: the convolutions and tanh of these 20 steps, forward and backward, with nothing else (``torch_peer.py``); in the
-layout that people write, NCHW, and in the one that is faster for it here, channels last.
-They take turns, and ratios are of the fastest times. On a machine with other work the ratios mean nothing: torch's
-threads wait for each other, and lose far more than ours. Without PyTorch there is only the first row;
-``--torch-python`` names an interpreter that has it.
+head, the likelihood, Adam, a moving average of the parameters.
+torch: only the convolutions and tanh of these 20 steps, forward and backward (``torch_peer.py``), in the usual layout,
+NCHW, and in the one that is faster here, channels last.
+They take turns, and ratios are those of the fastest times. On a machine with other load the ratios mean nothing,
+because torch's threads wait for each other and lose far more time than ours. Without PyTorch there is only the first
+row; ``--torch-python`` names an interpreter that has it.
 
     python benchmarks/images.py [--repeats 10] [--torch-python python] [--json FILE]
 """
@@ -29,13 +29,14 @@ import record
 
 import sdebnn
 from sdebnn.nets import paper_net
-from sdebnn.train.loop import Batches, Call, Job, program, start
+from sdebnn.train.batches import StepBatches
+from sdebnn.train.loop import Call, Job, program, start
 
 BATCH, EXAMPLES = 128, 1280
 
 
 def our_step() -> tuple[Callable[[], None], dict[str, float]]:
-    """A function that takes one training step, and what compiling it took."""
+    """A function that takes one training step, and the time and memory of its compilation."""
     keys = jax.random.split(jax.random.key(0), 5)
     x = jax.random.randint(keys[0], (EXAMPLES, 28, 28, 1), 0, 256).astype(jnp.uint8)
     y = jax.random.randint(keys[1], (EXAMPLES,), 0, 10)
@@ -44,12 +45,12 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
     like, steps = jax.eval_shape(lambda: parameters), EXAMPLES // BATCH
     job = Job(
         optax.adam(1e-2), EXAMPLES, BATCH, accumulate=1, draws=1, draws_at_once=None, kl_weight=1.0, kl_warmup=0.0,
-        roughness_weight=0.0, ema=0.998, augment=None, max_skipped=10, records=steps,
+        roughness_weight=0.0, ema=0.998, augment=None, max_skipped=10, steps_a_call=steps,
     )  # fmt: skip
     order = jax.random.permutation(keys[3], EXAMPLES).reshape(steps, BATCH)
 
     def call(state) -> Call:
-        batches = Batches(x, y, order, state.step + 0)
+        batches = StepBatches(x, y, order, state.step + 0)
         return Call(job, like, rest, batches, keys[4], state.step + 1, jnp.asarray(1000, jnp.int32))
 
     state = start(parameters, job)
@@ -62,13 +63,13 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
         nonlocal state
         state, record = jax.block_until_ready(made(call(state), state))
         if not np.isfinite(record.terms.elbo[0]) or record.skipped[0]:
-            raise SystemExit("a step was skipped: its time is not that of a step")
+            raise SystemExit("a step was skipped, so its time is not that of a training step")
 
     return step, cost
 
 
 def torch_steps(python: str) -> tuple[dict[str, Callable[[], float]], str]:
-    """For each layout a function that returns the seconds of one pass, and torch's version; none, if it is missing."""
+    """For each layout, a function that times one pass; and torch's version. Both are empty without torch."""
     peer = subprocess.Popen(
         [python, str(Path(__file__).with_name("torch_peer.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -117,7 +118,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
-    load = os.getloadavg()[0]  # before our own
+    load = os.getloadavg()[0]  # before this benchmark adds its own
     if load > 0.5:
         print(f"the machine is busy (load {load:.1f}): do not trust the ratios.")
     rows, version = measure(options.repeats, options.torch_python)

@@ -1,9 +1,10 @@
-"""One row of the table, by JAX: ``python jax_worker.py KIND BATCH DRAWS WHO``; told by lines on standard input.
+"""The worker for one row of the table in JAX: ``python jax_worker.py KIND BATCH DRAWS WHO``.
 
-WHO is "sdebnn", "sdebnn, XLA alone" (without our kernels) and "sdebnn, float32" (where these are bfloat16), "bare
-lax.scan" or "diffrax, as documented". All train the same net with Adam, and predict with it; they differ in how a block
-is solved, and ours are compiled, and run Adam (arrays of one size as one), as ``fit`` does.
-"train N" and "predict N" answer with milliseconds a step, or a prediction, and with the losses of the steps.
+WHO is "sdebnn", "sdebnn, XLA alone" (without sdebnn-hopper, if it is installed), "sdebnn, float32" (if the others are
+bfloat16), "bare lax.scan" or "diffrax, as documented". All train the same net with Adam, and predict with it; they
+differ in how a block is solved. Ours are compiled like ``fit``, and run Adam on stacks of arrays like ``fit``. The
+commands "train N" and "predict N" on standard input are answered with the milliseconds of a step or a prediction, and
+with the losses of the steps.
 """
 
 import math
@@ -16,18 +17,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-import talking
+import worker_io
 from jax import lax
 from jobs import STEPS, Job, problem
 
 import sdebnn
-from sdebnn.convolutions import fused
-from sdebnn.train.graphs import compiler_options
-from sdebnn.train.stacks import by_stacks
+from sdebnn.convolutions import kernels
+from sdebnn.train.stacks import by_stacks, stacked, unstacked
+from sdebnn.train.xla_options import compiler_options
 
 
-def bare_scan(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What one writes by hand: (w, h, KL) advance together in one loop."""
+def bare_scan(block: sdebnn.nn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A solver as one would write it by hand: (w, h, KL) advance together in one loop."""
     dt, sigma = 1 / STEPS, block.prior.sigma
     w0 = block.initial.value
     dB = jax.random.normal(key, (STEPS, len(w0))) * math.sqrt(dt)
@@ -43,8 +44,8 @@ def bare_scan(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[ja
     return h1, kl
 
 
-def through_diffrax(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """As diffrax's documentation leads one to write it: a virtual Brownian tree, Euler, the default adjoint."""
+def through_diffrax(block: sdebnn.nn.SDEBlock, h0: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A solver as diffrax's documentation suggests: a virtual Brownian tree, Euler, the default adjoint."""
     w0 = block.initial.value
 
     def drift(t, state, _):
@@ -60,7 +61,7 @@ def through_diffrax(block: sdebnn.SDEBlock, h0: jax.Array, key: jax.Array) -> tu
 
 
 class NoiseOnWeights(diffrax.AbstractTerm):
-    """σ dB on w, nothing on h and KL."""
+    """σ dB on w, and zero on h and KL."""
 
     control: diffrax.AbstractBrownianPath
     sigma: float
@@ -76,10 +77,10 @@ class NoiseOnWeights(diffrax.AbstractTerm):
 
 
 def by_hand(solve_block: Callable, model: sdebnn.SDEBNN, x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One draw of the net, its blocks solved by the given function."""
+    """One draw of the net, with its blocks solved by the given function."""
     h, total = x, jnp.zeros(())
     for i, layer in enumerate(model.layers):
-        if isinstance(layer, sdebnn.SDEBlock):
+        if isinstance(layer, sdebnn.nn.SDEBlock):
             h, kl = solve_block(layer, h, jax.random.fold_in(key, i))
             total += kl
         else:
@@ -88,8 +89,16 @@ def by_hand(solve_block: Callable, model: sdebnn.SDEBNN, x: jax.Array, key: jax.
 
 
 def optimizer(who: str) -> optax.GradientTransformation:
-    """Adam; ours as ``fit`` runs it."""
-    return by_stacks(lambda _: optax.adam(1e-3)) if who.startswith("sdebnn") else optax.adam(1e-3)
+    """Adam. For sdebnn it runs as in ``fit``: on stacks, with a state that stays in stacks from step to step."""
+    if not who.startswith("sdebnn"):
+        return optax.adam(1e-3)
+    adam = by_stacks(lambda _: optax.adam(1e-3))
+
+    def update(gradient, state, params=None):
+        updates, state = adam.update(gradient, unstacked(state, gradient), params)
+        return updates, stacked(state, gradient)
+
+    return optax.GradientTransformation(lambda params: stacked(adam.init(params), params), update)
 
 
 def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
@@ -97,7 +106,7 @@ def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
     ours = who.startswith("sdebnn")
     bfloat16 = who in ("sdebnn", "sdebnn, XLA alone") and jax.default_backend() == "gpu"
     if who == "sdebnn, XLA alone":
-        fused.TRIED = ()
+        kernels.installed = lambda: ()
     model, likelihood, x, y = problem(job, "bfloat16" if bfloat16 else "float32")
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
     one = {"bare lax.scan": bare_scan, "diffrax, as documented": through_diffrax}.get(who)
@@ -131,10 +140,11 @@ def programs(who: str, job: Job) -> tuple[Callable, Callable, eqx.Module]:
     return train, predict, parameters
 
 
-def many(train: Callable) -> Callable:
-    """So many steps in one program, as ``fit`` takes them: a GPU does not wait for Python. Their losses, summed.
+def several_steps(train: Callable) -> Callable:
+    """A function that takes several steps in one program, like ``fit``, so that a GPU does not wait for Python.
 
-    Adam's state goes on, so that steps wait for each other; the parameters stay what they are.
+    It returns Adam's state and the sum of the losses. Adam's state depends on all previous steps, so that steps run in
+    order; the parameters are not changed.
     """
 
     def steps(parameters, state, key, count):
@@ -158,7 +168,9 @@ def main() -> None:
     how = compiler_options() if who.startswith("sdebnn") else None
     clock = time.perf_counter()
     if gpu:
-        step = jax.jit(many(train), compiler_options=how).lower(parameters, state, jax.random.key(0), 1).compile()
+        step = (
+            jax.jit(several_steps(train), compiler_options=how).lower(parameters, state, jax.random.key(0), 1).compile()
+        )
     else:
         step = jax.jit(train).lower(parameters, state, jax.random.key(0)).compile()
     about = {"compile_s": time.perf_counter() - clock}
@@ -183,7 +195,7 @@ def main() -> None:
         jax.block_until_ready(outputs)
         return []
 
-    talking.answer(about, {"train": trained, "predict": predicted})
+    worker_io.answer(about, {"train": trained, "predict": predicted})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The jobs that ``python benchmarks`` times: a net, a batch, a likelihood; and the arithmetic that one step needs.
+"""The jobs that ``python benchmarks`` times: a net, a batch and a likelihood, and the arithmetic of one step.
 
 toy     1-D regression: f_h 3-32-32-3 (1315 weights), drift 32-32, 20 draws, 40 examples
 wide    the same through f_h 3-256-256-3 (67,843 weights), drift 1-64-1, 4 draws, 128 examples
 mnist   the paper's block for MNIST (21,150 weights), 1 draw
 cifar   the paper's net for CIFAR-10, 2-2-2 blocks, 1 draw
-All take 20 Euler steps. Every drift is moved off zero, so that no part of the work can be skipped.
+All take 20 Euler steps. No drift is zero, so that no part of the work can be skipped.
 """
 
 import math
@@ -22,7 +22,7 @@ STEPS, SIGMA, NOISE = 20, 0.2, 0.1
 
 
 class Job(NamedTuple):
-    """One line of the table, but for who does it."""
+    """The work of some rows of the table, which differ in the library that does it."""
 
     kind: str
     batch: int
@@ -44,34 +44,34 @@ def problem(job: Job, compute: str = "float32") -> tuple[sdebnn.SDEBNN, Any, jax
         widths, drift = ((32, 32), (32, 32)) if job.kind == "toy" else ((256, 256), (1, 64, 1))
         model = _regression(widths, drift, keys)
         x = jax.random.uniform(keys[3], (job.batch, 1), minval=-2, maxval=2)
-        return _awake(model, keys[2]), sdebnn.Gaussian(NOISE), x, jnp.sin(3 * x)
+        return _with_nonzero_drift(model, keys[2]), sdebnn.Gaussian(NOISE), x, jnp.sin(3 * x)
     shape = (28, 28, 1) if job.kind == "mnist" else (32, 32, 3)
     large = {"blocks": (2, 2, 2), "width": 64, "drift": (2, 128, 2)} if job.kind == "cifar" else {}
     model = paper_net(shape, 10, compute=compute, key=keys[0], **large)
     x = jax.random.randint(keys[3], (job.batch, *shape), 0, 256).astype(jnp.float32)
     y = jax.random.randint(keys[4], (job.batch,), 0, 10)
-    return _awake(model, keys[2]), sdebnn.Categorical(), x, y
+    return _with_nonzero_drift(model, keys[2]), sdebnn.Categorical(), x, y
 
 
 def _regression(widths: tuple[int, ...], drift: tuple[int, ...], keys: jax.Array) -> sdebnn.SDEBNN:
     block = sdebnn.bayesianize(
-        sdebnn.TimeMLP(3, widths, key=keys[0]), prior=sdebnn.OU(sigma=SIGMA), drift=drift,
+        sdebnn.nn.TimeMLP(3, widths, key=keys[0]), prior=sdebnn.OU(sigma=SIGMA), drift=drift,
         solver=sdebnn.FixedGrid(STEPS), key=keys[1],
     )  # fmt: skip
-    return sdebnn.SDEBNN((sdebnn.Deterministic(sdebnn.Augment(1, 2)), block, sdebnn.Deterministic(first)))
+    return sdebnn.SDEBNN((sdebnn.Deterministic(sdebnn.nn.Augment(1, 2)), block, sdebnn.Deterministic(first)))
 
 
 def first(h: jax.Array) -> jax.Array:
-    """The read-out of the regressions: the first number of the state."""
+    """The head of the regressions: the first number of the state."""
     return h[:1]
 
 
-def _awake(model: sdebnn.SDEBNN, key: jax.Array) -> sdebnn.SDEBNN:
-    def moved(block: sdebnn.SDEBlock) -> sdebnn.SDEBlock:
+def _with_nonzero_drift(model: sdebnn.SDEBNN, key: jax.Array) -> sdebnn.SDEBNN:
+    def moved(block: sdebnn.nn.SDEBlock) -> sdebnn.nn.SDEBlock:
         weight = block.drift.layers[-1].weight
         return eqx.tree_at(lambda b: b.drift.layers[-1].weight, block, 0.02 * jax.random.normal(key, weight.shape))
 
-    layers = tuple(moved(layer) if isinstance(layer, sdebnn.SDEBlock) else layer for layer in model.layers)
+    layers = tuple(moved(layer) if isinstance(layer, sdebnn.nn.SDEBlock) else layer for layer in model.layers)
     return sdebnn.SDEBNN(layers)
 
 
@@ -82,11 +82,11 @@ def gflop(job: Job) -> float:
 
 
 def gflop_of(model: sdebnn.SDEBNN, x: Any, draws: int) -> float:
-    """Of a step on a batch: the products of the hidden units and of what stands between, forward and twice that
-    backward; nothing that is computed again, no weight path, no optimiser."""
+    """Useful arithmetic of a step on a batch: the products of the blocks and the layers between them, once forward and
+    twice backward, without recomputation, the weight path and the optimiser."""
     total, h = 0.0, jax.ShapeDtypeStruct(x.shape, x.dtype)
     for layer in model.layers:
-        if isinstance(layer, sdebnn.SDEBlock):
+        if isinstance(layer, sdebnn.nn.SDEBlock):
             field = eqx.combine(layer.unravel(jnp.zeros(layer.weights.size)), layer.field)
             total += layer.solver.steps * _products(field, h.shape)
         else:
@@ -101,7 +101,7 @@ def _products(module: Any, shape: tuple[int, ...]) -> float:
         pixels, total = math.prod(shape[:3]), 0.0
         for layer in module.layers:
             pixels = pixels // 4 if layer.move == "down" else pixels
-            total += 2.0 * pixels * layer.kernel.size  # of a transposed convolution, at the pixels that it reads
+            total += 2.0 * pixels * layer.kernel.size  # for a transposed convolution, the pixels that it reads
             pixels = 4 * pixels if layer.move == "up" else pixels
         return total
     if isinstance(module, Conv):
@@ -110,11 +110,11 @@ def _products(module: Any, shape: tuple[int, ...]) -> float:
 
 
 def exported(job: Job) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """The same problem as plain data, for a peer that knows no JAX: what each layer is, and its arrays."""
+    """The same problem as plain data, for a peer without JAX: a description of each layer, and its arrays."""
     model, _, x, y = problem(job)
     arrays, layers = {"x": x, "y": y}, []
     for i, layer in enumerate(model.layers):
-        if isinstance(layer, sdebnn.SDEBlock):
+        if isinstance(layer, sdebnn.nn.SDEBlock):
             field = eqx.combine(layer.unravel(layer.initial.value), layer.field)
             moves = [part.move for part in field.layers] if isinstance(field, TimeConv) else None
             sizes = {"shapes": layer.weights.shapes, "scales": layer.weights.scales, "drift": len(layer.drift.layers)}
@@ -123,7 +123,7 @@ def exported(job: Job) -> tuple[dict[str, Any], dict[str, jax.Array]]:
             for j, part in enumerate(layer.drift.layers):
                 arrays |= {f"{i}.{j}.{name}": value for name, value in vars(part).items()}
         else:
-            layers.append(_said(layer.module))
+            layers.append(_description(layer.module))
             if layers[-1]["kind"] == "readout":
                 arrays |= {f"{i}.weight": layer.module.weight, f"{i}.bias": layer.module.bias}
     about = {
@@ -136,10 +136,10 @@ def exported(job: Job) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     return about, arrays
 
 
-def _said(module: Any) -> dict[str, Any]:
+def _description(module: Any) -> dict[str, Any]:
     if isinstance(module, Pixels):
         return {"kind": "pixels", "mean": module.mean, "std": module.std, "zeros": module.zeros}
-    if isinstance(module, sdebnn.Augment):
+    if isinstance(module, sdebnn.nn.Augment):
         return {"kind": "augment", "zeros": module.zeros}
     functions = {id(first): "first", id(squeeze): "squeeze", id(jnp.ravel): "ravel"}
     return {"kind": functions.get(id(module), "readout")}

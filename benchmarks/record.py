@@ -1,4 +1,4 @@
-"""What every benchmark's JSON file says of itself, beside its rows."""
+"""Write the JSON file of a benchmark, with the command, the machine and the versions."""
 
 import json
 import os

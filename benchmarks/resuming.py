@@ -1,9 +1,9 @@
-"""A run that is stopped and resumed in another process, beside one that is not: are the parameters the same?
+"""Check that a run that is stopped and resumed in another process ends with the parameters of an uninterrupted run.
 
     python benchmarks/resuming.py ours cifar 256
 
-Three epochs of ten batches of random images, by ``fit``: once whole; once stopped by SIGTERM in the second epoch, and
-resumed. Prints a digest of the parameters of each; fails if they differ.
+``fit`` trains for three epochs of ten batches of random images: once without interruption, and once stopped by SIGTERM
+in the second epoch and resumed. Prints a digest of the parameters of each, and fails if they differ.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ import numpy as np
 
 import sdebnn
 from sdebnn.presets import preset
-from sdebnn.train.folder import RunFolder
+from sdebnn.train import RunFolder
 
 EPOCHS, BATCHES = 3, 10
 
 
 def train(name: str, kind: str, batch: int, folder: str, *, stop: bool, resume: bool) -> str:
-    """The digest of what was trained."""
+    """Train, and return the digest of the parameters."""
     data, log = fit_worker.data(kind), RunFolder.log
     row = preset(name, data)
 
@@ -38,7 +38,10 @@ def train(name: str, kind: str, batch: int, folder: str, *, stop: bool, resume: 
 
     if stop:
         RunFolder.log = log_and_stop
-    how = {**row.training, "epochs": EPOCHS, "batch_size": batch, "folder": folder, "resume": resume, "progress": False}
+    how = {
+        **row.training.changed(epochs=EPOCHS, batch_size=batch).options(),
+        "checkpoints": sdebnn.Checkpoints(folder, resume=resume), "progress": False,
+    }  # fmt: skip
     some = (part[: BATCHES * batch] for part in data.train)
     model = sdebnn.fit(row.net(jax.random.key(0)), row.likelihood, *some, key=jax.random.key(1), **how).model
     digest = hashlib.sha256()
@@ -48,10 +51,10 @@ def train(name: str, kind: str, batch: int, folder: str, *, stop: bool, resume: 
 
 
 def in_a_process(*arguments: str, code: int = 0) -> str:
-    """What another process says that ends with this code."""
+    """The output of another process, which must end with this exit code."""
     done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != code:
-        raise SystemExit(f"{' '.join(arguments)}: exit {done.returncode}, where {code} was to come")
+        raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}, expected {code}")
     return done.stdout.strip()
 
 
@@ -66,7 +69,7 @@ def main() -> None:
         resumed = in_a_process(*which, other, "resume")
     print(f"whole    {whole}\nresumed  {resumed}")
     if whole != resumed:
-        raise SystemExit("they differ")
+        raise SystemExit("the parameters differ")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What solving costs and how exact it is: gradients against steps, errors against evaluations, the regulariser.
+"""Cost and accuracy of the solvers:
 
-1. Memory and time of one gradient against the number of steps, for the four ways in which gradients flow.
-2. Error of a trained model's draws against evaluations of its field: fixed grids beside adaptive steps, all under the
-   Brownian paths that the same keys name, against a grid of 2000 steps of the order-1.5 method.
-3. Error of the stochastic adjoint's gradient against the tolerance, in float64.
-4. What the roughness regulariser costs in fit and saves in steps.
+1. Memory and time of one gradient by the number of steps, for the four ways to compute gradients.
+2. Error of a trained model's draws by the number of evaluations of its field, for fixed grids and adaptive steps. All
+   use the same Brownian paths, and the reference is a grid of 2000 steps of the order-1.5 method.
+3. Error of the stochastic adjoint's gradient by the tolerance, in float64.
+4. How much fit the roughness regulariser costs, and how many steps it saves.
 
     python benchmarks/solvers.py [--json FILE] [--picture FILE] [--quick]
 """
@@ -24,7 +24,7 @@ import numpy as np
 import record
 
 import sdebnn
-from sdebnn import verify
+from sdebnn import Objective, verify
 from sdebnn.data import toy
 from sdebnn.models import map_blocks
 
@@ -37,7 +37,7 @@ DRAWS = 16
 
 
 def solver_of(gradient: str, steps: int) -> Any:
-    """The grid of reversible Heun for three of them; the stochastic adjoint needs diffrax, held to the same steps."""
+    """A grid of reversible Heun or, for the stochastic adjoint, diffrax with the same number of steps."""
     if gradient != "adjoint":
         return sdebnn.FixedGrid(steps, "reversible_heun", gradient)
     return sdebnn.Adaptive(
@@ -46,7 +46,7 @@ def solver_of(gradient: str, steps: int) -> Any:
 
 
 def gradient_costs(counts: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Compiled memory, seconds, and the distance of the gradient from backprop's, one row each."""
+    """Rows with compiled memory, times, and the distance of the gradient from that of backprop."""
     x, key = jnp.linspace(-2, 2, 256)[:, None], jax.random.key(1)
     rows, exact = [], {}
     for steps in counts:
@@ -75,7 +75,7 @@ def gradient_costs(counts: tuple[int, ...]) -> list[dict[str, Any]]:
                     "ms": 1e3 * min(times),
                     "us_a_step": 1e6 * min(times) / steps,
                     "compile_s": compile_s,
-                    # The adjoint's noise is another draw, its equation another discretisation: not comparable.
+                    # The adjoint has other noise and another discretisation, so it is not comparable.
                     "off_backprop": None if gradient == "adjoint" else _relative(flat, exact[steps]),
                 }
             )
@@ -103,17 +103,23 @@ def trained(epochs: int, roughness_weight: float = 0.0, **shape: Any) -> sdebnn.
     x, y = toy.wave(200, key=keys[0])
     model = sdebnn.SDEBNN.mlp(1, 1, key=keys[1], **shape)
     return sdebnn.fit(
-        model, sdebnn.Gaussian(toy.WAVE_NOISE), x, y, key=keys[2], epochs=epochs, roughness_weight=roughness_weight
+        model,
+        sdebnn.Gaussian(toy.WAVE_NOISE),
+        x,
+        y,
+        key=keys[2],
+        epochs=epochs,
+        objective=Objective(roughness_weight=roughness_weight),
     )
 
 
 def by_method(model: Any, method: str) -> Any:
-    """The same model and draws by another method, to be dialled to any number of steps."""
+    """The same model and draws, solved by another method."""
     return map_blocks(lambda block: block.with_solver(sdebnn.FixedGrid(20, method)), model)
 
 
 def errors(model: Any) -> list[dict[str, Any]]:
-    """Root mean square distance of draws from the same draws on a fine grid, and what each took."""
+    """Rows with the root mean square distance of draws from the same draws on a fine grid, and their evaluations."""
     x, key = jnp.linspace(*toy.WAVE_RANGE, 61)[:, None], jax.random.key(5)
     fine = sdebnn.predict(by_method(model, "ralston3"), x, steps=2000, draws=DRAWS, key=key)
     print(f"{'':18}{'':10}{'evaluations':>12}{'error':>12}   (spread of the draws {float(fine.std(0).mean()):.3f})")
@@ -138,15 +144,15 @@ def errors(model: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def third(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Euler-20's error, and the fewest evaluations with which the order-1.5 method reaches it."""
+def evaluations_for_euler_error(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """The error of Euler with 20 steps, and the fewest evaluations with which the order-1.5 method reaches it."""
     euler = next(row["error"] for row in rows if row["solver"] == "euler" and row["steps"] == 20)
     enough = [row["evaluations"] for row in rows if row["solver"] == "ralston3" and row["error"] <= euler]
     return euler, min(enough)
 
 
 def adjoint_errors(tolerances: tuple[float, ...]) -> list[dict[str, Any]]:
-    """The adjoint equation's gradient against that of 512 steps of ralston3 under the same Brownian path."""
+    """Error of the adjoint equation's gradient, relative to 512 steps of ralston3 with the same Brownian path."""
     base, key, rows = 512, jax.random.key(0), []
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
@@ -163,19 +169,21 @@ def adjoint_errors(tolerances: tuple[float, ...]) -> list[dict[str, Any]]:
 
 
 def trade_off(epochs: int, weights: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Fit and cost against the weight of the roughness."""
+    """Fit and cost by the weight of the roughness."""
     held_out = toy.wave(400, key=jax.random.key(3))
     print(f"{'weight':>8}{'roughness':>11}{'NLL':>9}{'NLL, 5 steps':>14}{'solver error':>14}{'evaluations':>13}")
     rows, key = [], jax.random.key(4)
     for weight in weights:
         model, likelihood, _ = trained(epochs, weight)
-        terms = sdebnn.elbo(model, likelihood, *held_out, key=key, draws=16, rough=True)
+        terms = sdebnn.elbo(model, likelihood, *held_out, key=key, draws=16, with_roughness=True)
         row = {
             "weight": weight,
             "roughness": float(terms.roughness),
             "nll": sdebnn.evaluate(model, likelihood, *held_out, draws=100, key=key)["nll"],
             "nll_5_steps": sdebnn.evaluate(model, likelihood, *held_out, draws=100, key=key, steps=5)["nll"],
-            "solver_error": float(sdebnn.solver_error(model, likelihood, held_out[0], draws=50, key=key).solver.mean()),
+            "uncertainty_sources": float(
+                sdebnn.uncertainty_sources(model, likelihood, held_out[0], draws=50, key=key).solver.mean()
+            ),
             "evaluations_rtol_1e-2": float(
                 sdebnn.predict(model, held_out[0], draws=16, rtol=1e-2, key=key, return_evaluations=True)[1].mean()
             ),
@@ -183,7 +191,7 @@ def trade_off(epochs: int, weights: tuple[float, ...]) -> list[dict[str, Any]]:
         rows.append(row)
         print(
             f"{weight:8g}{row['roughness']:11.3f}{row['nll']:9.3f}{row['nll_5_steps']:14.3f}"
-            f"{row['solver_error']:14.4f}{row['evaluations_rtol_1e-2']:13.1f}",
+            f"{row['uncertainty_sources']:14.4f}{row['evaluations_rtol_1e-2']:13.1f}",
             flush=True,
         )
     return rows
@@ -210,7 +218,7 @@ def picture(path: Path, costs: list, found: list, adjoint: list, trade: list) ->
         panels[2].loglog(
             [r["evaluations"] for r in rows], [r["error"] for r in rows], style, markersize=4, label=solver
         )
-    euler, _ = third(found)
+    euler, _ = evaluations_for_euler_error(found)
     panels[2].axhline(euler, color="#999", linewidth=0.8, linestyle=":", label="Euler, 20 steps")
     _label(panels[2], "Error of a trained model's draws", "evaluations of the field", "root mean square error")
     panels[3].loglog([row["rtol"] for row in adjoint], [row["error"] for row in adjoint], "o-", label="Heun, backsolve")
@@ -219,8 +227,10 @@ def picture(path: Path, costs: list, found: list, adjoint: list, trade: list) ->
     for name, label in (("nll", "20 steps, as trained"), ("nll_5_steps", "5 steps")):
         panels[4].semilogx(weights, [row[name] for row in trade], "o-", label=label)
     _label(panels[4], "The regulariser: fit", "weight of the roughness (0 drawn at 0.01)", "held-out NLL")
-    panels[5].semilogx(weights, [row["solver_error"] for row in trade], "o-", label="error of 20 Euler steps")
-    _label(panels[5], "The regulariser: solver", "weight of the roughness (0 drawn at 0.01)", "solver_error, mean")
+    panels[5].semilogx(weights, [row["uncertainty_sources"] for row in trade], "o-", label="error of 20 Euler steps")
+    _label(
+        panels[5], "The regulariser: solver", "weight of the roughness (0 drawn at 0.01)", "uncertainty_sources, mean"
+    )
     figure.savefig(path, dpi=110)
 
 
@@ -234,9 +244,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
-    parser.add_argument("--quick", action="store_true", help="few steps and epochs: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="few steps and epochs, to test that it runs")
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", message=".*trained on a grid")  # the dial is what is measured here
+    warnings.filterwarnings("ignore", message=".*trained on a grid")  # other grids are what is measured here
 
     print(
         f"{'gradient':12}{'steps':>6}{'memory MiB':>12}{'ms':>12}{'µs a step':>12}{'compile s':>12}{'off backprop':>14}"
@@ -245,7 +255,7 @@ def main() -> None:
     epochs = 50 if options.quick else 2000
     print("\nDraws of a trained model against the same draws on 2000 steps of ralston3")
     found = errors(trained(epochs, **TOY).model)
-    euler, evaluations = third(found)
+    euler, evaluations = evaluations_for_euler_error(found)
     print(
         f"Euler-20's error {euler:.4f} takes ralston3 {evaluations:g} evaluations: {evaluations / 20:.2f} of Euler's."
     )
@@ -266,7 +276,7 @@ def main() -> None:
         picture(options.picture, costs, found, adjoint, trade)
 
 
-TOY = {"widths": (64,), "gain": 1.0, "augment": 6}  # smooth dynamics: nothing here needs to fold
+TOY = {"widths": (64,), "gain": 1.0, "augment": 6}  # smooth dynamics
 
 if __name__ == "__main__":
     main()

@@ -1,16 +1,16 @@
-"""UCI regressions in their standard splits: our regressor beside what people use instead, in one run.
+"""UCI regressions in their standard splits: our regressor compared with common alternatives, in one run.
 
-ours            ``sdebnn.SDEBNNRegressor()`` as it is
-deep ensemble   five MLPs of two layers of 50 units, mean and noise of every row, each stopped by a fifth of the rows
-MFVI            an MLP of one layer of 50 units under mean-field Gaussians, mean and noise of every row, KL weight 1
-GP              scikit-learn's, one length for each column, and noise; tuned on 1500 rows at most, conditioned on all
-random forest   scikit-learn's, 500 trees; normal around their mean, with the trees' spread and a tenth of the
-                out-of-bag error for variance (one that is never zero)
-NGBoost         normal; as many rounds as a held-out fifth likes best, then all rows
+ours            ``sdebnn.SDEBNNRegressor()`` with its defaults
+deep ensemble   five MLPs of two layers of 50 units, mean and noise of every row, early stopping on a fifth of the rows
+MFVI            an MLP of one layer of 50 units with mean-field Gaussians, mean and noise of every row, KL weight 1
+GP              scikit-learn's, one length scale for each column, and noise; tuned on at most 1500 rows, fitted to all
+random forest   scikit-learn's, 500 trees; a normal around their mean, with the trees' variance plus a tenth of the
+                out-of-bag error (so that it is never zero)
+NGBoost         normal; the best number of rounds on a held-out fifth, then fitted to all rows
 
-Every system gives a mixture, from which all scores are taken alike. A result is written as soon as it is there, and a
-run that was stopped goes on; at the end the table, also as JSON and as a picture: means over splits and their standard
-errors.
+Every system gives a mixture, from which all scores are computed in the same way. Each result is written as soon as it
+is known, and a run that was stopped can be continued. At the end, means over splits and their standard errors are
+written as a table, as JSON and as a picture.
 
     SDEBNN_DATA=... python benchmarks/tabular.py [--splits 20] [--sets yacht,concrete] [--json FILE]
 """
@@ -30,7 +30,8 @@ import record
 from scipy import stats
 
 import sdebnn
-from sdebnn.data import tabular
+from sdebnn import Batches, Objective, Optimizer, Validation
+from sdebnn.data import load
 from sdebnn.estimators.forecast import Forecast
 
 SETS = {"concrete": "concrete", "yacht": "yacht", "wine": "wine-quality-red", "power": "power-plant"}
@@ -74,8 +75,9 @@ def deep_ensemble(data: Data, seed: int) -> Forecast:
         epochs = math.ceil(STEPS / (len(rest) // 128))
         fitted = sdebnn.fit(
             sdebnn.Deterministic(net), sdebnn.Gaussian(None), x[rest], y[rest, None], key=jax.random.key(i),
-            epochs=epochs, batch_size=128, draws=1, learning_rate=1e-2, clip=100.0, ema=0.998,
-            validation=(x[held_out], y[held_out, None]), validate_every=max(1, epochs // 50), patience=10,
+            epochs=epochs, batches=Batches(128), objective=Objective(draws=1),
+            optimizer=Optimizer(learning_rate=1e-2, clip=100.0, ema=0.998),
+            validation=Validation(x[held_out], y[held_out, None], every=max(1, epochs // 50), patience=10),
             progress=False,
         )  # fmt: skip
         members.append(fitted.model)
@@ -86,9 +88,9 @@ def mfvi(data: Data, seed: int) -> Forecast:
     x, y, at, center, spread = standardised(*data)
     net = eqx.nn.MLP(x.shape[1], 2, UNITS, 1, activation=jax.nn.swish, key=jax.random.key(seed))
     fitted = sdebnn.fit(
-        sdebnn.MeanField(net), sdebnn.Gaussian(None), x, y[:, None], key=jax.random.key(seed),
-        epochs=math.ceil(2 * STEPS / (len(x) // 128)), batch_size=128, draws=2, learning_rate=1e-2, clip=100.0,
-        ema=0.998, progress=False,
+        sdebnn.nn.MeanField(net), sdebnn.Gaussian(None), x, y[:, None], key=jax.random.key(seed),
+        epochs=math.ceil(2 * STEPS / (len(x) // 128)), batches=Batches(128), objective=Objective(draws=2),
+        optimizer=Optimizer(learning_rate=1e-2, clip=100.0, ema=0.998), progress=False,
     )  # fmt: skip
     return of_net(fitted.model, at, center, spread, seed)
 
@@ -149,11 +151,11 @@ def scores(forecast: Forecast, y: np.ndarray) -> dict[str, float]:
 
 
 def one(name: str, split: int, system: str) -> dict[str, object]:
-    part = tabular.uci(SETS[name], split)
+    part = load(f"uci/{SETS[name]}/{split}")
     x, y, at = (np.asarray(array, np.float64) for array in (part.train.x, part.train.y[:, 0], part.test.x))
     clock = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of kernels at their bounds, and the like
+        warnings.simplefilter("ignore")  # such as kernel parameters at their bounds
         forecast = SYSTEMS[system]((x, y, at), split)
     seconds = time.perf_counter() - clock
     words = {"set": name, "split": split, "system": system, "seconds": round(seconds, 2)}
@@ -184,7 +186,7 @@ def shown(table: list[dict]) -> None:
 
 
 def picture(table: list[dict], path: Path) -> None:
-    """NLL of every system on every set, with one standard error; the least, and what is within its error, shaded."""
+    """NLL of every system on every set, with one standard error; the range of the best one is shaded."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -205,7 +207,7 @@ def picture(table: list[dict], path: Path) -> None:
             [-i for i in range(len(lines))], [line["system"] for line in lines] if axes is all_axes[0, 0] else []
         )
         axes.set_title(f"{name}, {lines[0]['splits']} splits", fontsize=10)
-        axes.set_xlabel("NLL (nats a row), less is better", fontsize=8)
+        axes.set_xlabel("NLL (nats per row), lower is better", fontsize=8)
         axes.tick_params(labelsize=8)
     figure.savefig(path, dpi=110)
 
@@ -220,7 +222,7 @@ def main() -> None:
     done = chosen.json.with_suffix(".jsonl")
     rows = [json.loads(line) for line in done.read_text().splitlines()] if done.exists() else []
     known = {(row["set"], row["split"], row["system"]) for row in rows}
-    for split in range(chosen.splits):  # all sets and systems a little, rather than some of them wholly
+    for split in range(chosen.splits):  # outermost, so that an early stop leaves results for all sets and systems
         for name in chosen.sets.split(","):
             for system in chosen.systems.split(","):
                 if (name, split, system) not in known:

@@ -1,8 +1,8 @@
-"""The convolutions of one training step, as one writes them in PyTorch; ``images.py`` runs this and asks for times.
+"""The convolutions of one training step in PyTorch; ``images.py`` runs this process and asks it for times.
 
-For every line "nchw" or "channels_last" on standard input: one forward and backward pass through 20 Euler steps of the
-paper's field, its gradient in the images and in each step's kernels, timed, the seconds on one line of standard output.
-No weight path, KL, time channel, read-out, likelihood or optimiser: less work than a training step.
+For every line "nchw" or "channels_last" on standard input, it times one forward and backward pass through 20 Euler
+steps of the paper's field, with gradients for the images and each step's kernels, and prints the seconds. It has no
+weight path, KL, time channel, head, likelihood or optimiser, so it does less work than a training step.
 """
 
 import os

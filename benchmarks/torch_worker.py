@@ -1,7 +1,7 @@
-"""One row of the table, by torchsde: ``python torch_worker.py FOLDER``, where ``jobs.exported`` was written.
+"""The worker for torchsde's row of the table: ``python torch_worker.py FOLDER``, with ``jobs.exported`` in FOLDER.
 
-As torchsde's documentation leads one to write it: (w, h, KL) of all draws as one state, noise on w alone by ``g_prod``,
-a BrownianInterval, Euler, backpropagation through the solver, Adam (at rate 0, so that the net stays what it is).
+It is written as torchsde's documentation suggests: (w, h, KL) of all draws as one state, noise only on w by ``g_prod``,
+a BrownianInterval, Euler, backpropagation through the solver, and Adam (at rate 0, so that the net does not change).
 """
 
 import json
@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import talking
 import torch
 import torch.nn.functional as F  # noqa: N812
 import torchsde
+import worker_io
 from torch import nn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,7 +82,7 @@ class Block(nn.Module):
         return h
 
     def forward(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """h: draws first; for images, one draw, channels before pixels."""
+        """h has the draws as first axis; for images there is one draw, and channels come before pixels."""
         draws, self.shape, self.size = len(h), h.shape[1:], len(self.w0)
         start = torch.cat([self.w0.expand(draws, -1), h.reshape(draws, -1), h.new_zeros(draws, 1)], 1)
         brownian = torchsde.BrownianInterval(0.0, 1.0, size=(draws, self.size), device=h.device)
@@ -143,7 +143,7 @@ def loss(net: Net, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def resident(which: str) -> float:
-    """MiB that this process holds now (VmRSS), or has held at most (VmHWM)."""
+    """MiB of memory that this process uses now (VmRSS), or at its peak (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(which)) / 2**10
 
@@ -182,7 +182,7 @@ def main() -> None:
         return []
 
     if DEVICE == "cpu":
-        Path("/proc/self/clear_refs").write_text("5")  # the highest resident size, from here on
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak resident size
     before = resident("VmRSS")
     clock = time.perf_counter()
     trained(1)
@@ -190,8 +190,8 @@ def main() -> None:
     peak = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else resident("VmHWM") - before
     first["memory_mib"] = peak
     if DEVICE == "cuda":
-        torch.cuda.empty_cache()  # others are measured before
-    talking.answer(first, {"train": trained, "predict": predicted})
+        torch.cuda.empty_cache()  # leaves the memory to other workers
+    worker_io.answer(first, {"train": trained, "predict": predicted})
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from pathlib import Path
 
 ROWS = {
     "mnist-ours": ["--data", "mnist", "--preset", "ours"],
-    "mnist-ours-inferred": ["--data", "mnist", "--preset", "ours", "--inferred"],
+    "mnist-ours-inferred": ["--data", "mnist", "--preset", "ours", "--infer-w0"],
     "mnist-paper": ["--data", "mnist", "--preset", "paper", "--epochs", "20"],
-    "mnist-paper-inferred": ["--data", "mnist", "--preset", "paper", "--epochs", "20", "--inferred"],
+    "mnist-paper-inferred": ["--data", "mnist", "--preset", "paper", "--epochs", "20", "--infer-w0"],
     "cifar10-paper": ["--data", "cifar10", "--preset", "paper", "--epochs", "45"],
     "cifar10-ours": ["--data", "cifar10", "--preset", "ours"],
-    "cifar10-ours-inferred": ["--data", "cifar10", "--preset", "ours", "--inferred"],
+    "cifar10-ours-inferred": ["--data", "cifar10", "--preset", "ours", "--infer-w0"],
 }
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "validation_nll", "validation_accuracy")
 

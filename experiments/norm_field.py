@@ -13,19 +13,34 @@ import math
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sdebnn import OU, SDEBNN, Categorical, Deterministic, FixedGrid, NoDrift, SDEBlock, bayesianize, fit, metrics
+from sdebnn import (
+    OU,
+    SDEBNN,
+    Batches,
+    Categorical,
+    Checkpoints,
+    Deterministic,
+    FixedGrid,
+    Objective,
+    Optimizer,
+    Validation,
+    bayesianize,
+    fit,
+    metrics,
+)
 from sdebnn.contract import draw_keys, solutions
 from sdebnn.convolutions import Conv, GroupNorm, Pixels, TimeConvLayer, pooled
-from sdebnn.data import RandomView, held_out, images
-from sdebnn.fields import Readout
-from sdebnn.presets import grouped_adam, looks_of
+from sdebnn.data import RandomView, held_out, load, pixel_statistics
+from sdebnn.fields import AbstractLayer, Readout
+from sdebnn.models import SDEBlock
+from sdebnn.processes import NoDrift
+from sdebnn.train import grouped_adam
 
 BASE = {
     "channels": 64, "blocks": 2, "steps": 2, "gain": 2.0, "sigma": 0.2, "drift": True, "batch_size": 512, "rate": 4e-2,
@@ -41,15 +56,16 @@ ROWS = {
     "gain1": {"gain": 1.0}, "gain4": {"gain": 4.0}, "rate2e-2": {"rate": 2e-2}, "rate8e-2": {"rate": 8e-2},
     "rate16e-2": {"rate": 0.16}, "batch128-sigma0": {**NOISELESS, "batch_size": 128},
     "w128-batch128": {"channels": 128, "batch_size": 128}, "long-batch128": {**LONG, "batch_size": 128},
+    **{f"long-batch128-seed{seed}": {**LONG, "batch_size": 128, "seed": seed} for seed in (1, 2, 3)},
+    "long-batch256-rate8e-2": {**LONG, "batch_size": 256, "rate": 8e-2},
     "long-seed0": LONG, "long-seed1": {**LONG, "seed": 1}, "long-sigma0-seed0": {**LONG, **NOISELESS},
 }  # fmt: skip
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "gradient_norm", "validation_nll", "validation_accuracy")
 
 
-class NormField(eqx.Module):
+class NormField(AbstractLayer):
     """conv2(gelu(norm2(conv1(gelu(norm1(h)))))); the last convolution starts at zero."""
 
-    batched: ClassVar[bool] = True
     norm1: GroupNorm
     conv1: TimeConvLayer
     norm2: GroupNorm
@@ -61,6 +77,10 @@ class NormField(eqx.Module):
         self.norm1, self.norm2 = (GroupNorm(channels, activation=jax.nn.gelu) for _ in range(2))
         self.conv1 = layer(gain=math.sqrt(2), key=first)
         self.conv2 = jax.tree.map(jnp.zeros_like, layer(gain=gain, key=second))
+
+    @property
+    def takes_batch(self) -> bool:
+        return True
 
     def __call__(self, t: Any, h: jax.Array) -> jax.Array:
         z = self.conv1(t, self.norm1(h).astype(jnp.bfloat16))
@@ -103,16 +123,18 @@ def scores(log_probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 def run(name: str, probabilities: Path | None) -> dict[str, Any]:
     """Train one row, score it on the validation part and, if a folder is given, save its probabilities there."""
-    row, data = {**BASE, **ROWS[name]}, images.cifar10(parts=("train",))
-    (shape, looks), (train, held) = looks_of(data), held_out(data.train, 0.1, seed=0)
+    row, data = {**BASE, **ROWS[name]}, load("cifar10", parts=("train",))
+    (shape, looks), (train, held) = pixel_statistics(data), held_out(data.train, 0.1, seed=0)
     net_key, fit_key, draw_key = jax.random.split(jax.random.key(row["seed"]), 3)
     model = norm_net(row, Pixels(shape, looks["mean"], looks["std"], 8 - shape[2]), key=net_key)
+    view = RandomView(4, flip=True, cutout=11, fill=tuple(255 * mean for mean in looks["mean"]))
     with tempfile.TemporaryDirectory() as folder:
         model = fit(
-            model, Categorical(), *train, key=fit_key, epochs=row["epochs"], batch_size=row["batch_size"], draws=1,
-            draws_at_once=1, optimizer=partial(grouped_adam, row["rate"]), clip=1.0, ema=row["ema"],
-            augment=RandomView(4, flip=True, cutout=11, fill=tuple(255 * mean for mean in looks["mean"])),
-            validation=held if row["epochs"] > 10 else None, validate_every=5, folder=folder, save_every=1e9,
+            model, Categorical(), *train, key=fit_key, epochs=row["epochs"],
+            objective=Objective(draws=1, draws_at_once=1), batches=Batches(row["batch_size"], augment=view),
+            optimizer=Optimizer(rule=partial(grouped_adam, row["rate"]), clip=1.0, ema=row["ema"]),
+            validation=Validation(*held, every=5) if row["epochs"] > 10 else None,
+            checkpoints=Checkpoints(folder, every=1e9),
         ).model  # fmt: skip
         log = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     log_probs, kl = forecast(model, held.x, draws=16, key=draw_key)

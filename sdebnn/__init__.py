@@ -1,37 +1,22 @@
-"""Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them."""
+"""Infinitely deep Bayesian neural networks: weights that follow an SDE over depth, and the posterior over them.
+
+The names here are what most programs need. Parts of nets are in ``sdebnn.nn``, weight processes in
+``sdebnn.processes``, solvers in ``sdebnn.integrate``, likelihoods in ``sdebnn.likelihoods``, other Bayesian models in
+``sdebnn.baselines``, data sets in ``sdebnn.data`` and scores in ``sdebnn.metrics``.
+"""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sdebnn import data, metrics
-from sdebnn.baselines import (
-    GP,
-    HMC,
-    Diagnostics,
-    Ensemble,
-    Hypernet,
-    HyperODEBlock,
-    LastLayerLaplace,
-    MCDropout,
-    MeanField,
-    ODEBlock,
-    PartlyRandom,
-    ResNet,
-    ScaleMixture,
-    TemperatureScaled,
-    bayes_by_backprop,
-    bbvi,
-)
-from sdebnn.contract import draw_keys
-from sdebnn.convolutions import TimeConv, TimeConvLayer, squeeze, unsqueeze
-from sdebnn.fields import Augment, Standardised, TimeMLP, fan_in_scale
-from sdebnn.integrate import Adaptive, FixedGrid, Posterior, Solution, WeightPath
+from sdebnn import baselines, data, integrate, likelihoods, metrics, nn, processes
+from sdebnn.baselines import Ensemble
+from sdebnn.integrate import Adaptive, FixedGrid
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
-from sdebnn.models import SDEBNN, Deterministic, SDEBlock, bayesianize, prior_of, refined
+from sdebnn.models import SDEBNN, Deterministic, bayesianize, prior_of, refined
 from sdebnn.nets import our_net, paper_net
-from sdebnn.predict import Spread, evaluate, predict, solver_error
-from sdebnn.processes import OU, DriftNet, Independent, LinearDrift, NoDrift, Normal, Point
-from sdebnn.train import Elbo, EstimatorNoise, Fit, elbo, estimator_noise, fit
+from sdebnn.predict import UncertaintySources, evaluate, predict, uncertainty_sources
+from sdebnn.processes import OU, Normal, Point
+from sdebnn.train import Batches, Checkpoints, Elbo, Fit, Objective, Optimizer, Validation, elbo, fit
 
 if TYPE_CHECKING:
     from sdebnn.artifacts import load as load
@@ -49,17 +34,17 @@ _WITH_SKLEARN = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """What needs scikit-learn is imported when it is asked for."""
+def __getattr__(name: str) -> object:
+    """Import what needs scikit-learn when it is first used."""
     if name not in _WITH_SKLEARN:
         raise AttributeError(f"module 'sdebnn' has no attribute {name!r}")
     try:
-        room = importlib.import_module(f"sdebnn.{_WITH_SKLEARN[name]}")
+        module = importlib.import_module(f"sdebnn.{_WITH_SKLEARN[name]}")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise
         raise ImportError(f"sdebnn.{name} needs scikit-learn: pip install 'sdebnn[sklearn]'.") from None
-    return getattr(room, name)
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:
@@ -67,67 +52,43 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "GP",
-    "HMC",
     "OU",
     "SDEBNN",
     "Adaptive",
-    "Augment",
+    "Batches",
     "Categorical",
     "Cauchy",
+    "Checkpoints",
     "Deterministic",
-    "Diagnostics",
-    "DriftNet",
     "Elbo",
     "Ensemble",
-    "EstimatorNoise",
     "Fit",
     "FixedGrid",
     "Gaussian",
-    "HyperODEBlock",
-    "Hypernet",
-    "Independent",
     "Laplace",
-    "LastLayerLaplace",
-    "LinearDrift",
-    "MCDropout",
-    "MeanField",
-    "NoDrift",
     "Normal",
-    "ODEBlock",
-    "PartlyRandom",
+    "Objective",
+    "Optimizer",
     "Point",
-    "Posterior",
-    "ResNet",
-    "SDEBlock",
-    "ScaleMixture",
-    "Solution",
-    "Spread",
-    "Standardised",
     "StudentT",
-    "TemperatureScaled",
-    "TimeConv",
-    "TimeConvLayer",
-    "TimeMLP",
-    "WeightPath",
+    "UncertaintySources",
+    "Validation",
     "Weighted",
-    "bayes_by_backprop",
+    "baselines",
     "bayesianize",
-    "bbvi",
     "data",
-    "draw_keys",
     "elbo",
-    "estimator_noise",
     "evaluate",
-    "fan_in_scale",
     "fit",
+    "integrate",
+    "likelihoods",
     "metrics",
+    "nn",
     "our_net",
     "paper_net",
     "predict",
     "prior_of",
+    "processes",
     "refined",
-    "solver_error",
-    "squeeze",
-    "unsqueeze",
+    "uncertainty_sources",
 ]

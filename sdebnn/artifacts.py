@@ -1,7 +1,7 @@
-"""Fitted estimators as files: one safetensors file each, of numbers and words, nothing that runs when it is read.
+"""Fitted estimators as files: each is one safetensors file of numbers and text, and loading it runs no code from it.
 
-The digest in a file detects damage, not forgery. So what was read is checked part by part before an estimator is built
-from it, and nothing is allocated that is larger than the file itself accounts for.
+The digest in a file detects damage, not forgery. Every part is therefore checked before an estimator is built from it,
+and no array is allocated that is larger than the file accounts for.
 """
 
 import json
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from sdebnn.checks import shown
+from sdebnn.data import Standardiser
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
-from sdebnn.estimators.estimator import Estimator
-from sdebnn.estimators.net import STATE, Net
+from sdebnn.estimators.estimator import Estimator, ensemble_shapes, is_shape
+from sdebnn.estimators.net import MIN_STATE, NetSizes
 from sdebnn.estimators.regressor import NOISES
-from sdebnn.estimators.table import Encoding, Scaling
+from sdebnn.estimators.table import Encoding
 from sdebnn.records import (
     OBJECT,
     TEXT,
@@ -37,8 +37,8 @@ from sdebnn.records import (
     whole,
 )
 
-KIND = "estimator of sdebnn, version 1"
-LONGEST_WORD = 2**16  # letters of a label or a column's name
+KIND = "estimator of sdebnn, version 2"
+MAX_TEXT_LENGTH = 2**16  # characters of a label or of the name of a column
 FLAG = Rule("true or false", lambda value: isinstance(value, bool) or value in (0, 1))
 COUNT = whole(1, 2**40)
 PARAMETERS: Rules = {
@@ -53,48 +53,48 @@ FITTED: Rules = {
     "seed_": whole(0, 2**31),
     "draws_": COUNT,
     "n_iter_": whole(0),
-    "calibration_": number(0.0),
-    "scores_": Rule("numbers in order", lambda value: value is None or _numbers(value)),
-    "net_": Rule("the sizes of a net", lambda value: isinstance(value, Net)),
+    "temperature_": number(0.0),
+    "scores_": Rule("an array of numbers", lambda value: value is None or _numbers(value)),
+    "net_": Rule("the sizes of a net", lambda value: isinstance(value, NetSizes)),
     "encoding_": Rule("an encoding of columns", lambda value: isinstance(value, Encoding)),
-    "y_scaling_": Rule("a scaling of targets", lambda value: isinstance(value, Scaling)),
-    "members_": OBJECT,
+    "y_scaling_": Rule("a scaling of targets", lambda value: isinstance(value, Standardiser)),
+    "ensemble_": OBJECT,
 }
 OF_CLASS: dict[str, Rules] = {
     "SDEBNNRegressor": {"noise": TEXT, "noise_": one_of(*NOISES), "flat_": FLAG},
-    "SDEBNNClassifier": {"classes_": Rule("two labels or more", lambda v: isinstance(v, np.ndarray) and v.size > 1)},
+    "SDEBNNClassifier": {"classes_": Rule("at least two labels", lambda v: isinstance(v, np.ndarray) and v.size > 1)},
 }
 CLASSES: dict[str, type[Estimator]] = {of.__name__: of for of in (SDEBNNClassifier, SDEBNNRegressor)}
-TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, Net, Scaling)}
+TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, NetSizes, Standardiser)}
 Place = str | os.PathLike[str]
 
 
-def save(estimator: Any, path: Place) -> None:
-    """Write a fitted estimator to one file, whole or not at all; one that was there before is replaced.
+def save(estimator: Estimator, path: Place) -> None:
+    """Write a fitted estimator to a file, which ``load`` reads on any machine. The predictions stay the same.
 
-    ``load`` gives it back, with the same predictions, on any machine.
+    An existing file is replaced. If saving fails, it is kept.
     """
     name = type(estimator).__name__
     if CLASSES.get(name) is not type(estimator):
-        raise ValueError(f"{shown(estimator)} is none of {', '.join(CLASSES)}: pass one that was fitted.")
+        raise ValueError(f"{shown(estimator)} is none of {', '.join(CLASSES)}: pass a fitted one.")
     if not estimator.__sklearn_is_fitted__():
         raise ValueError(f"this {name} is not fitted yet: call fit first.")
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be a file: choose a name in a folder that is there.")
+        raise ValueError(f"{path} cannot be a file: choose a name in an existing folder.")
     arrays: dict[str, np.ndarray] = {}
-    facts = {key: _taken_apart(key, value, arrays) for key, value in estimator.__getstate__().items()}
+    facts = {key: _to_json(key, value, arrays) for key, value in estimator.__getstate__().items()}
     save_one(path, arrays, KIND, {"class": name, "state": facts})
 
 
-def load(path: Place) -> Any:
+def load(path: Place) -> Estimator:
     """The fitted estimator that ``save`` wrote."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path} is not there: pass the file that sdebnn.save wrote.")
+        raise ValueError(f"{path} is not there: pass a file that sdebnn.save wrote.")
     arrays, words = load_one(path, KIND, {"class": one_of(*CLASSES), "state": OBJECT})
     try:
-        state = {key: _put_together(value, arrays) for key, value in words["state"].items()}
+        state = {key: _from_json(value, arrays) for key, value in words["state"].items()}
         _check_state(path, words["class"], state)
         estimator = CLASSES[words["class"]].__new__(CLASSES[words["class"]])
         estimator.__setstate__(state)
@@ -106,10 +106,10 @@ def load(path: Place) -> Any:
 
 
 def _check_state(path: Path, of: str, state: dict[str, Any]) -> None:
-    """Refuse what cannot be the state of a fitted estimator."""
+    """Refuse a state that no fitted estimator has."""
     check_record(path, state, {**PARAMETERS, **FITTED, **OF_CLASS[of]})
-    net, encoding, scaling, members = (state[name] for name in ("net_", "encoding_", "y_scaling_", "members_"))
-    check_record(path, net._asdict(), {**dict.fromkeys(Net._fields, COUNT), "sigma": number(0.0)})
+    net, encoding, scaling, ensemble = (state[name] for name in ("net_", "encoding_", "y_scaling_", "ensemble_"))
+    check_record(path, net._asdict(), {**dict.fromkeys(NetSizes._fields, COUNT), "sigma": number(0.0)})
     features, targets = state["n_features_in_"], net.outputs // 2 if of == "SDEBNNRegressor" else 1
     shapes = {
         "encoding_.columns.center": (encoding.columns, (features,)),
@@ -117,51 +117,52 @@ def _check_state(path: Path, of: str, state: dict[str, Any]) -> None:
         "y_scaling_.center": (scaling, (targets,)),
     }
     for name, (part, shape) in shapes.items():
-        if not isinstance(part, Scaling) or not all(_numbers(a) and a.shape == shape for a in part):
-            raise broken(path, f"has another {name} than numbers of shape {shape}")
+        if not isinstance(part, Standardiser) or not all(_numbers(a) and a.shape == shape for a in part):
+            raise broken(path, f"has no numbers of shape {shape} in {name}")
         check_finite(path, {name: part.center})
     if not _numbers(encoding.knots) or encoding.knots.shape != (features, net.bins + 1) or features > net.features:
-        raise broken(path, f"has another encoding_.knots than those of {features} columns")
+        raise broken(path, f"has no encoding_.knots for {features} columns")
     if of == "SDEBNNClassifier" and state["classes_"].shape != (net.outputs,):
-        raise broken(path, f"has other classes_ than one for each of {net.outputs} outputs")
-    _check_members(path, net, members)
+        raise broken(path, f"does not have one of classes_ for each of {net.outputs} outputs")
+    _check_ensemble(path, net, ensemble)
 
 
-def _check_members(path: Path, net: Net, members: dict[str, np.ndarray]) -> None:
-    """Refuse arrays that are not those of so many nets, or that are not finite."""
-    if not members or not all(isinstance(name, str) and _numbers(array) for name, array in members.items()):
-        raise broken(path, "holds no arrays of members_")
-    # A net of these sizes is only laid out if the arrays in the file can be its own.
-    there, state = sum(array.size for array in members.values()), STATE[0]
-    if max(state * net.features * net.bins, 2 * state * net.width, state * net.outputs) > there:
-        raise broken(path, f"has net_={shown(net)}, which needs more numbers than the {there} of its members_")
-    count = len({name.partition(".")[0] for name in members})
-    one = named(eqx.filter(eqx.filter_eval_shape(net.model, jax.random.key(0)), lambda leaf: hasattr(leaf, "dtype")))
-    wanted = {f"{i}.{name}": leaf.shape for i in range(count) for name, leaf in one.items()}
-    if wanted != {name: array.shape for name, array in members.items()}:
-        raise broken(path, f"holds other arrays in members_ than {count} nets of {shown(net)} have")
-    check_finite(path, members)
+def _check_ensemble(path: Path, net: NetSizes, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays that are not those of an ensemble of such nets, or that are not finite."""
+    if not arrays or not all(isinstance(name, str) and _numbers(array) for name, array in arrays.items()):
+        raise broken(path, "holds no arrays of ensemble_")
+    # Shapes of nets are only computed if the file holds enough numbers for such a net.
+    total = sum(array.size for array in arrays.values())
+    if max(MIN_STATE * net.features * net.bins, 2 * MIN_STATE * net.width, MIN_STATE * net.outputs) > total:
+        raise broken(path, f"has net_={shown(net)}, which needs more numbers than the {total} of its ensemble_")
+    size = min(len(array) if array.ndim else 0 for array in arrays.values())
+    if size < 1:
+        raise broken(path, "holds an ensemble_ without members")
+    wanted = named(eqx.filter(ensemble_shapes(net, size), is_shape))
+    if {name: leaf.shape for name, leaf in wanted.items()} != {name: array.shape for name, array in arrays.items()}:
+        raise broken(path, f"holds other arrays in ensemble_ than {size} of {shown(net)} have")
+    check_finite(path, arrays)
 
 
-def _numbers(value: Any) -> bool:
+def _numbers(value: object) -> bool:
     return isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating) and not np.isnan(value).any()
 
 
-def _taken_apart(key: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A value as JSON can say it; the arrays in it go where they belong, and leave their names."""
+def _to_json(key: str, value: object, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A value as JSON. Its arrays are put into ``arrays``, and the JSON has their names."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         if not all(isinstance(word, str) for word in value.tolist()):
-            raise ValueError(f"{key}={shown(value)} is not of words or numbers alone: save it by joblib instead.")
+            raise ValueError(f"{key}={shown(value)} holds other things than strings: save it by joblib instead.")
         return {"words": value.tolist(), "dtype": value.dtype.str}
     if isinstance(value, np.ndarray):
         arrays[key] = value
         return {"array": key}
-    if type(value).__name__ in TUPLES:
-        fields = [_taken_apart(f"{key}.{name}", part, arrays) for name, part in value._asdict().items()]
+    if isinstance(value, Encoding | NetSizes | Standardiser):
+        fields = [_to_json(f"{key}.{name}", part, arrays) for name, part in value._asdict().items()]
         return {"tuple": type(value).__name__, "fields": fields}
     if isinstance(value, dict):
         names = [name.item() if isinstance(name, np.generic) else name for name in value]
-        parts = [_taken_apart(f"{key}.{name}", part, arrays) for name, part in zip(names, value.values(), strict=True)]
+        parts = [_to_json(f"{key}.{name}", part, arrays) for name, part in zip(names, value.values(), strict=True)]
         return {"dict": [list(pair) for pair in zip(names, parts, strict=True)]}
     if isinstance(value, np.generic):
         value = value.item()
@@ -169,23 +170,25 @@ def _taken_apart(key: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
         json.dumps(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{key}={shown(value)} is neither a number nor a word: set it to one before saving, or save by joblib."
+            f"{key}={shown(value)} is neither a number nor a string: set it to one before saving, or save by joblib."
         ) from None
     return {"value": value}
 
 
-def _put_together(value: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+def _from_json(value: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    """The value that ``_to_json`` was given."""
     match value:
         case {"words": list(words), "dtype": str(dtype)}:
-            if not all(isinstance(word, str) and len(word) <= LONGEST_WORD for word in words):
-                raise ValueError(f"{shown(words)} are not all words")
+            if not all(isinstance(word, str) and len(word) <= MAX_TEXT_LENGTH for word in words):
+                raise ValueError(f"{shown(words)} are not all strings")
             if dtype != "|O" and not re.fullmatch(r"[<>]U[0-9]{1,5}", dtype):
-                raise ValueError(f"{shown(dtype)} is no type of words")
+                raise ValueError(f"{shown(dtype)} is no type of strings")
             return np.array(words, dtype=object if dtype == "|O" else dtype)
         case {"array": str(name)}:
             return arrays[name]
         case {"tuple": str(name), "fields": list(fields)}:
-            return TUPLES[name](*(_put_together(part, arrays) for part in fields))
+            return TUPLES[name](*(_from_json(part, arrays) for part in fields))
         case {"dict": list(pairs)}:
-            return {name: _put_together(part, arrays) for name, part in pairs}
-    return value["value"]
+            return {name: _from_json(part, arrays) for name, part in pairs}
+        case _:
+            return value["value"]

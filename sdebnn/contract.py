@@ -1,119 +1,184 @@
-"""The contract of all models: one draw of the weights, named by a key, evaluated on a batch.
+"""The contract of models: a posterior over functions, of which each key names one."""
 
-    model(x, *, key) -> (outputs, kl)
-
-The same key always gives the same function. That is all a model must do. What it may also offer, if it is more:
-
-    solve(x, *, key, rough=False) -> Solution       it solves something: the same, and what that took
-    draw_keys(key, draws) -> keys                   it holds a few functions: the keys that name each in turn, rounded
-                                                    up to whole rounds if each is to have the same weight
-    training() -> model                             what the ELBO takes instead, of the same mean: less noisy
-    conditioned(likelihood, x, y, *, validation, key, say) -> model
-                                                    it learns by more than gradient steps: what comes after them
-    check_conditioning(likelihood, validation)      and refuses, before them, what it could not learn from
-"""
-
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, final
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Key, Num, PRNGKeyArray
+from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_count, check_key
-from sdebnn.integrate import Solution, warn_if_stray
+from sdebnn.checks import check_count, check_key, check_object, shown
+from sdebnn.data import Inputs
+from sdebnn.integrate import Solution
+from sdebnn.integrate.stability import warn_if_unstable
+from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.programs import compiled
 
+T = TypeVar("T")
 
-def draw_keys(key: PRNGKeyArray, draws: int, model: Any = None) -> Key[Array, " draw"]:
-    """The keys of the first, second, ... draw under a key: asking for more draws keeps the ones before.
 
-    Of a model that holds a few functions, such as an ensemble, they name each of these in turn.
+Data = tuple[Inputs, Array]  # inputs and targets, examples first
+
+
+class AbstractModel(eqx.Module):
+    """A posterior over functions. A key names one function, evaluated on a batch by ``model(x, key=key)``.
+
+    To write your own, subclass it with ``solve``. Its floating-point arrays are what ``fit`` trains, and ``kl`` is what
+    the bound charges for them, in nats. The same key must always give the same function:
+
+        class Jitter(AbstractModel):
+            weight: Array
+            log_std: Array
+
+            def solve(self, x, *, key, with_roughness=False):
+                noise = jax.random.normal(key, self.weight.shape)
+                w = self.weight + jnp.exp(self.log_std) * noise
+                kl = 0.5 * jnp.sum(jnp.exp(2 * self.log_std) + self.weight**2 - 1 - 2 * self.log_std)
+                return Solution(x @ w, kl)
+
+    Every other method has a default and is needed only for what its docstring says.
     """
+
+    @abstractmethod
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """Evaluate the function that the key names on a batch. Return its outputs, the KL, and what the solve took."""
+
+    @final
+    def __call__(
+        self, x: Num[Array, "example *input"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
+        """The outputs and the KL of ``solve``."""
+        solution = self.solve(x, key=key)
+        return solution.outputs, solution.kl
+
+    def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
+        """The keys of the first, second, ... draw. More draws keep the earlier ones.
+
+        Override it for a model that holds a finite number of functions, such as an ensemble, to name each in turn. It
+        may return more than ``draws`` keys, so that every function gets the same weight.
+        """
+        return _indexed_keys(key, draws)
+
+    def for_training(self) -> "AbstractModel":
+        """The model that the ELBO evaluates in training: of the same expectation, perhaps with less variance."""
+        return self
+
+    @property
+    def has_dynamics(self) -> bool:
+        """Whether the roughness of a solution means something: whether this model, or one inside it, solves over depth.
+
+        Override it with True for a model that solves something itself.
+        """
+
+        def inside(node: PyTree) -> bool:
+            return node is not self and isinstance(node, AbstractModel)
+
+        return any(node.has_dynamics for node in jax.tree.leaves(self, is_leaf=inside) if inside(node))
+
+    @property
+    def learns_after_training(self) -> bool:
+        """Whether ``after_training`` learns from the data, such as a sampler or a calibrated temperature does."""
+        return False
+
+    def check_trainable(self, likelihood: AbstractLikelihood, *, has_validation: bool) -> None:
+        """Raise a ValueError, before the gradient steps, for what ``after_training`` could not use."""
+
+    def after_training(
+        self,
+        likelihood: AbstractLikelihood,
+        data: Data,
+        *,
+        validation: Data | None,
+        key: PRNGKeyArray,
+        say: Callable[[str], None],
+    ) -> "AbstractModel":
+        """The model after gradient steps, with what it learns from the data by other means; ``say`` shows progress."""
+        return self
+
+
+def check_model(model: object) -> AbstractModel:
+    """The model, if it is one."""
+    check_object(model)
+    if not isinstance(model, AbstractModel):
+        raise ValueError(
+            f"model={shown(model)} is not a model: pass one such as SDEBNN.mlp(1, 1, key=key), or wrap a module of one "
+            "example in Deterministic."
+        )
+    return model
+
+
+def check_likelihood(likelihood: object) -> AbstractLikelihood:
+    """The likelihood, if it is one."""
+    if not isinstance(likelihood, AbstractLikelihood):
+        raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
+    return likelihood
+
+
+def draw_keys(key: PRNGKeyArray, draws: int, model: AbstractModel | None = None) -> Key[Array, " draw"]:
+    """The keys of the first, second, ... draw under a key; those of a model if it is given."""
     check_key(key)
     check_count("draws", draws)
-    if hasattr(model, "draw_keys"):
-        return model.draw_keys(key, draws)
+    return _indexed_keys(key, draws) if model is None else model.draw_keys(key, draws)
+
+
+def _indexed_keys(key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(draws))
 
 
-def training(model: Any) -> Any:
-    """The model as the ELBO takes it: of the same mean, and less noisy if the model knows how."""
-    return model.training() if hasattr(model, "training") else model
+def check_trainable(model: AbstractModel, likelihood: AbstractLikelihood, *, has_validation: bool) -> None:
+    """Before training, refuse a model whose ``after_training`` would fail.
 
-
-def conditioned(
-    model: Any,
-    likelihood: Any,
-    x: Any,
-    y: Array,
-    *,
-    validation: tuple[Any, Array] | None,
-    key: PRNGKeyArray,
-    say: Callable[[str], None],
-) -> Any:
-    """The model once gradient steps are done: itself, unless there is more for it to learn from the data."""
-    if not hasattr(model, "conditioned"):
-        return model
-    return model.conditioned(likelihood, x, y, validation=validation, key=key, say=say)
-
-
-def check_conditioning(model: Any, likelihood: Any, validation: Any) -> None:
-    """Refuse, before gradient steps, a model that could not do what it does after them.
-
-    That is one that lacks something; or one inside another that would not hand it the data.
+    Either something that it needs is missing, or it is inside a model that never calls it.
     """
-    if hasattr(model, "check_conditioning"):
-        model.check_conditioning(likelihood, validation)
+    model.check_trainable(likelihood, has_validation=has_validation)
 
-    def more(node: Any) -> bool:
-        return hasattr(node, "conditioned")
+    def learns(node: PyTree) -> bool:
+        return isinstance(node, AbstractModel) and node.learns_after_training
 
-    inside = [] if more(model) else [node for node in jax.tree.leaves(model, is_leaf=more) if more(node)]
+    inside = [] if learns(model) else [node for node in jax.tree.leaves(model, is_leaf=learns) if learns(node)]
     if inside:
         name, outer = type(inside[0]).__name__, type(model).__name__
         raise ValueError(f"{name} learns from the data by itself, and cannot do so inside {outer}: put it outermost.")
 
 
-def solve(model: Any, x: Num[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
-    """What any model of the contract computes, and what that took: nothing, if the model does not say."""
-    if hasattr(model, "solve"):
-        return model.solve(x, key=key, rough=rough)
-    outputs, kl = model(x, key=key)
-    zero = jnp.zeros((), kl.dtype)
-    return Solution(outputs, kl, jnp.asarray(0), jnp.asarray(True), zero, zero)
-
-
-def solutions(model: Any, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int) -> Solution:
-    """What several draws compute, ``at_once`` of them side by side; each part has an axis of draws in front."""
+def solutions(
+    model: AbstractModel, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int
+) -> Solution:
+    """The solutions of several draws, ``at_once`` of them in parallel; each part gets an axis of draws in front."""
     if at_once > 1:
         return _draws(model, x, keys, at_once)
-    # One program, called again: convolutions then have no further axis, and are in no loop.
+    # One program, called repeatedly: convolutions then have no additional axis and are not inside a loop.
     return jax.tree.map(lambda *each: jnp.stack(each), *[_draw(model, x, key) for key in keys])
 
 
-def over_draws(one: Callable[[PRNGKeyArray], Any], keys: Key[Array, " draw"], at_once: int) -> Any:
-    """What a function of a key returns for each of them, ``at_once`` side by side."""
+def over_draws(one: Callable[[PRNGKeyArray], T], keys: Key[Array, " draw"], at_once: int) -> T:
+    """The results of a function for each key, ``at_once`` of them in parallel."""
     if at_once >= keys.size:
-        return jax.vmap(one)(keys)  # no loop, not even of one round: its gradient would keep what all draws share
+        return jax.vmap(one)(keys)  # without a loop, whose gradient would keep what all draws share
     return lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
 
 
 @compiled
-def _draws(model: Any, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
-    return over_draws(lambda key: solve(model, x, key=key), keys, at_once)
+def _draws(model: AbstractModel, x: Array, keys: Key[Array, " draw"], at_once: int) -> Solution:
+    return over_draws(lambda key: _as_arrays(model.solve(x, key=key)), keys, at_once)
 
 
 @compiled
-def _draw(model: Any, x: Array, key: PRNGKeyArray) -> Solution:
-    return solve(model, x, key=key)
+def _draw(model: AbstractModel, x: Array, key: PRNGKeyArray) -> Solution:
+    return _as_arrays(model.solve(x, key=key))
+
+
+def _as_arrays(solution: Solution) -> Solution:
+    return Solution(*map(jnp.asarray, solution))
 
 
 def check_solution(solution: Solution) -> None:
-    """Refuse draws that did not reach depth 1, or blew up on the way. While JAX traces, nothing is known."""
+    """Refuse draws that did not reach depth 1, or are not finite. Values that are being traced are not checked."""
     if any(isinstance(part, Tracer) for part in solution):
         return
     finished = np.asarray(solution.finished)
@@ -129,4 +194,4 @@ def check_solution(solution: Solution) -> None:
             f"{wrong.sum()} of {wrong.size} draws are not finite: take more steps, a smaller sigma or a smaller gain, "
             "or standardise the inputs."
         )
-    warn_if_stray(jnp.asarray(solution.stray))
+    warn_if_unstable(jnp.asarray(solution.shadow_distance))

@@ -5,23 +5,73 @@ the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key, check_positive, plain_number
+from sdebnn.host_arrays import filled, joined, normals
 from sdebnn.processes import Depth
-from sdebnn.starts import filled, joined, normals
+
+EXAMPLE = "example"  # the name, inside a module of one example, of the axis over all examples
 
 
-class TimeMLP(eqx.Module):
-    """An MLP from (h, t) to dh/dt. Depth is one more input; any smooth activation will do."""
+class AbstractLayer(eqx.Module):
+    """Optional base class of fields and layers: for own scales, whole batches, or faster Euler steps.
+
+    All methods have defaults. To write your own:
+
+        class Scaled(AbstractLayer):
+            weight: Array  # ten times its standardised value
+
+            @property
+            def scales(self):
+                return jax.tree.map(lambda _: 10.0, self)
+
+            def __call__(self, t, h):
+                return self.weight @ h
+    """
+
+    @property
+    def takes_batch(self) -> bool:
+        """Whether it is called with a whole batch instead of one example, as convolutions are for their gradient."""
+        return False
+
+    @property
+    def scales(self) -> PyTree | None:
+        """A tree of factors, structured like this module: array = factor · standardised weights.
+
+        None takes ``fan_in_scale``.
+        """
+        return None
+
+    def all_euler_steps(
+        self, h: Float[Array, "example *state"], *, keep: bool, unroll: int
+    ) -> Float[Array, "example *state"] | None:
+        """All Euler steps of a field whose arrays have the steps as first axis, if there is a faster way; else None.
+
+        ``keep`` is whether the backward pass keeps the forward pass, ``unroll`` how many steps the plain loop compiles
+        as one.
+        """
+        return None
+
+
+def over_batch(module: Callable[..., Array], *shared: Depth) -> Callable[[Array], Array]:
+    """A module of one example as a function of a batch, after arguments that all examples share."""
+    layer: object = module
+    if isinstance(layer, AbstractLayer) and layer.takes_batch:
+        return lambda x: module(*shared, x)
+    return lambda x: jax.vmap(module, in_axes=(None,) * len(shared) + (0,), axis_name=EXAMPLE)(*shared, x)
+
+
+class TimeMLP(AbstractLayer):
+    """An MLP from (h, t) to dh/dt, with any smooth activation."""
 
     layers: tuple[eqx.nn.Linear, ...]
     activation: Callable[[Array], Array]
@@ -50,7 +100,7 @@ class TimeMLP(eqx.Module):
 
     @property
     def scales(self) -> "TimeMLP":
-        """What each array is, as a multiple of its standardised weights: a field of numbers."""
+        """Each array as a multiple of its standardised weights."""
         scale = partial(fan_in_scale, gain=self.gain)
         return jax.tree.map(lambda leaf: scale(leaf) if eqx.is_inexact_array(leaf) else leaf, self)
 
@@ -69,7 +119,7 @@ def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> e
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (jnp.asarray(weight), filled(out_size)))
 
 
-class Readout(eqx.Module):
+class Readout(AbstractLayer):
     """A linear layer, standardised by its fan-in."""
 
     weight: Float[Array, "out in"]
@@ -81,7 +131,7 @@ class Readout(eqx.Module):
 
     @property
     def scales(self) -> "Readout":
-        """Its arrays are standardised."""
+        """1: the arrays are standardised."""
         return jax.tree.map(lambda _: 1.0, self)
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
@@ -112,38 +162,40 @@ def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:
     return gain / math.sqrt(math.prod(leaf.shape[1:])) if leaf.ndim > 1 else 1.0
 
 
-def own_scales(module: Any, mask: PyTree[bool] | None = None) -> tuple[float, ...]:
-    """What each array of a module (of those in the mask, or all) is as a multiple of its standardised weights.
+def own_scales(module: PyTree, mask: PyTree[bool] | None = None) -> tuple[float, ...]:
+    """Each array of a module (those in the mask, or all) as a multiple of its standardised weights.
 
-    A module, or a part of one, may say so itself: its property ``scales`` is a tree like it, of numbers. Otherwise it
-    is ``fan_in_scale``, and 1 for what is called ``bias``.
+    An ``AbstractLayer`` with ``scales`` has its own. Otherwise the scale is ``fan_in_scale``, and 1 for arrays that are
+    called ``bias``.
     """
 
-    def said(node: Any) -> bool:
-        return hasattr(node, "scales") and jax.tree.structure(node.scales) == jax.tree.structure(node)
+    def has_scales(node: PyTree) -> bool:
+        # A layer without arrays, such as one inside an ODEBlock, which keeps them as a vector, has nothing to scale.
+        has_arrays = any(map(eqx.is_inexact_array, jax.tree.leaves(node)))
+        return isinstance(node, AbstractLayer) and has_arrays and node.scales is not None
 
-    def of(path: tuple[Any, ...], node: Any) -> Any:
-        if said(node):
+    def scales_of(path: tuple[object, ...], node: PyTree) -> PyTree:
+        if isinstance(node, AbstractLayer):
             return node.scales
         return 1.0 if not eqx.is_inexact_array(node) or _is_bias(path) else fan_in_scale(node)
 
-    tree = jax.tree_util.tree_map_with_path(of, module, is_leaf=said)
+    tree = jax.tree_util.tree_map_with_path(scales_of, module, is_leaf=has_scales)
     mask = jax.tree.map(eqx.is_inexact_array, module) if mask is None else mask
     return tuple(float(scale) for scale, wanted in zip(*map(jax.tree.leaves, (tree, mask)), strict=True) if wanted)
 
 
-def _is_bias(path: tuple[Any, ...]) -> bool:
-    return bool(path) and getattr(path[-1], "name", None) == "bias"
+def _is_bias(path: tuple[object, ...]) -> bool:
+    return bool(path) and path[-1] == GetAttrKey("bias")
 
 
 class Standardised(eqx.Module):
     """The bijection between a tree of arrays and its standardised vector w: array = scale(array) · its part of w.
 
-    Scales are given one for each array, or as a function of it. Then what is called ``bias`` has scale 1, whatever its
-    shape: the bias of a convolution has as many axes as an image.
+    Scales are given one for each array, or as a function of it. With a function, arrays that are called ``bias`` have
+    scale 1 whatever their shape: the bias of a convolution has as many axes as an image.
     """
 
-    structure: Any = eqx.field(static=True)
+    structure: Hashable = eqx.field(static=True)  # the tree's definition
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
 

@@ -1,9 +1,8 @@
-"""Files that are written whole or not at all, by any number of writers at once.
+"""Atomic writing of files, and locks on folders.
 
-A file is written under a temporary name of its own in the same folder, then renamed: its name stands for the old
-content or the new, never for a piece. A temporary file is locked while it is written, so that one left behind by a
-process that was killed can be told from one in use, and removed. ``FolderLock`` keeps two processes from writing to one
-folder at once.
+A file is written under a unique temporary name in the same folder and then renamed, so that its name refers to the old
+contents or the new, never to a part of them. A temporary file is locked while it is written; one that is not locked was
+left by a process that was killed, and is removed. ``FolderLock`` keeps two processes from writing to one folder.
 """
 
 import contextlib
@@ -16,40 +15,40 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-PART = ".part"  # how the name of an unfinished file ends
+PART = ".part"  # suffix of unfinished files
 LOCK = ".lock"
-STALE = 60.0  # seconds after which an unfinished file that nobody holds is removed
+STALE_SECONDS = 60.0  # age at which an unfinished file that is not locked is removed
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there but is not a regular file: opening a pipe blocks, and reading a device may never end."""
+    """Refuse anything but a regular file: opening a pipe blocks, and reading a device may never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
         raise ValueError(f"{path} is {kind}: pass a regular file.")
 
 
-def contents(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a regular file, refused unread if there are more than ``most``."""
+def contents(path: Path, max_bytes: int | None = None) -> bytes:
+    """The bytes of a regular file; a file of more than ``max_bytes`` is refused without being read."""
     check_regular(path)
     size = path.stat().st_size
-    if most is not None and size > most:
-        raise ValueError(f"{path} has {size} bytes, more than the {most} that such a file can have: it is damaged.")
+    if max_bytes is not None and size > max_bytes:
+        raise ValueError(f"{path} has {size} bytes, more than the {max_bytes} of a valid file: it is damaged.")
     return path.read_bytes()
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that, whatever happens, its name stands for the old content or the new, never for a piece."""
+    """Write a file atomically: even after a crash, its name refers to the old contents or the new."""
     remove_parts(path.parent, path.name)
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
     try:
         with open(part, "xb") as file:
             with contextlib.suppress(OSError):  # some network drives have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: no one takes it for a file left behind
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed, so that no process removes it as abandoned
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -60,42 +59,42 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name, too, outlives a power cut
+        os.fsync(folder)  # so that the new name survives a power cut
     finally:
         os.close(folder)
 
 
 def remove_parts(folder: Path, name: str | None = None) -> None:
-    """Remove the unfinished files, of one name or of all, that processes which are gone have left in a folder."""
+    """Remove the unfinished files (of one name, or of all) that processes left in a folder when they ended."""
     pattern = re.compile(rf"{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{16}}{re.escape(PART)}")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if pattern.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
-                    _remove_if_left(Path(entry.path))
+                    _remove_if_abandoned(Path(entry.path))
 
 
-def _remove_if_left(part: Path) -> None:
-    # A writer creates its file a moment before it locks it: a young one is left alone.
-    if time.time() - part.stat().st_mtime < STALE:
+def _remove_if_abandoned(part: Path) -> None:
+    # A writer locks its file shortly after it has created it, so that recent files are kept.
+    if time.time() - part.stat().st_mtime < STALE_SECONDS:
         return
     with open(part, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer is running
         part.unlink()
 
 
-def save_array(path: Path, array: Any) -> None:
-    """Write an array as a .npy file, whole or not at all."""
+def save_array(path: Path, array: ArrayLike) -> None:
+    """Write an array as a .npy file, atomically."""
     file = io.BytesIO()
     np.save(file, np.asarray(array))
     write_whole(path, file.getvalue())
 
 
 class FolderLock:
-    """A folder that one process at a time may write to; a second one is refused at once.
+    """A lock on a folder: a second process that asks for it gets an error.
 
-    Use it as a context, around everything that reads or writes the folder. The lock is a file in it, held open: it ends
-    with the process, however that ends.
+    Use it as a context manager around everything that reads or writes the folder. The lock is an open file in the
+    folder, so that it is released when the process ends, even if it is killed.
     """
 
     def __init__(self, folder: Path):
@@ -112,16 +111,16 @@ class FolderLock:
         self._release()
 
     def hold(self) -> None:
-        """Make sure that the folder is there and ours: someone may have deleted it since."""
+        """Take the lock again if the folder was deleted meanwhile."""
         if not self.is_held:
             try:
                 self._take()
             except ValueError:
-                words = "the folder was deleted, and another process uses one of the same name"
-                raise OSError(errno.EBUSY, words) from None
+                message = "the folder was deleted, and another process uses one of the same name"
+                raise OSError(errno.EBUSY, message) from None
 
     def abandon(self) -> None:
-        """Remove a folder that the lock made and that nothing was written to."""
+        """Remove the folder if the lock created it and nothing was written to it."""
         with contextlib.suppress(OSError):
             if self.is_held and self.is_new and set(os.listdir(self.folder)) <= {LOCK}:
                 (self.folder / LOCK).unlink(missing_ok=True)
@@ -142,12 +141,12 @@ class FolderLock:
             except OSError as error:
                 self._release()
                 raise ValueError(
-                    f"{self.folder} cannot be locked ({error.strerror}): choose a folder on a drive that has locks."
+                    f"{self.folder} cannot be locked ({error.strerror}): choose a folder on a file system with locks."
                 ) from None
 
     @property
     def is_held(self) -> bool:
-        """Whether the folder is locked: the file that is locked is the one that others would find."""
+        """Whether the locked file is still the one that is in the folder."""
         if self._file is None:
             return False
         try:

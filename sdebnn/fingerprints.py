@@ -1,9 +1,9 @@
-"""What tells one training from another: the settings of its objects, in words, and a digest of its data.
+"""Descriptions of the objects of a training, and digests of its data, by which two trainings are compared.
 
-``described`` walks through an object (a model, a likelihood, an optimiser, an augmentation) and lists what it is made
-of: the class of every part, its fixed numbers and words, the functions it uses with the values that they enclose, the
-shapes of the arrays that are trained, and a digest of those that are not. ``digest`` reads all rows of an array: one in
-memory and the same one on disk have the same digest.
+``described`` traverses an object (a model, a likelihood, an optimiser, an augmentation) and lists what it consists of:
+the class of every part, fixed numbers and strings, functions with the values in their closures, the shapes of trained
+arrays, and digests of all other arrays. ``digest`` reads all rows of an array: the same numbers have the same digest in
+memory and on disk.
 """
 
 import dataclasses
@@ -23,17 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-BYTES_AT_ONCE = 2**25  # of the rows that are digested together
-# Their functions are known by name; of all other functions the code is digested, too.
+BYTES_PER_BLOCK = 2**25  # of rows that are hashed together
+# Functions of these packages are described by their names; of all other functions the code is hashed as well.
 LIBRARIES = ("builtins", "diffrax", "equinox", "jax", "jaxlib", "lineax", "numpy", "optax", "scipy", "sdebnn")
-OPAQUE = ("builtins", "jax", "jaxlib", "numpy")  # named, and not looked into
-CODE = " code "  # between the name of a function and the digest of its code
+OPAQUE = ("builtins", "jax", "jaxlib", "numpy")  # objects of these packages are not traversed
+CODE = " code "  # separates the name of a function from the digest of its code
 
 
-def described(thing: Any) -> dict[str, str]:
-    """What an object is made of, by path: numbers and words as they are, classes and functions by name.
+def described(thing: object) -> dict[str, str]:
+    """The parts of an object by their paths: numbers and strings by value, classes and functions by name.
 
-    Floating-point arrays of Equinox modules are what training changes: of these, only shape and type are listed.
+    Training changes the floating-point arrays of Equinox modules, so that only their shapes and types are listed.
     """
     found: dict[str, str] = {}
     _describe(thing, "", found, trained=True, above=())
@@ -41,7 +41,7 @@ def described(thing: Any) -> dict[str, str]:
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], *, code: bool = True) -> tuple[str, str, str] | None:
-    """The first path at which two descriptions differ, and what each has there; ``code`` compares functions' code."""
+    """The first path at which two descriptions differ, and both values; without ``code``, code is not compared."""
     for path in sorted(set(before) | set(now)):
         one, two = before.get(path, "nothing"), now.get(path, "nothing")
         if one != two and (code or one.split(CODE)[0] != two.split(CODE)[0]):
@@ -50,21 +50,21 @@ def difference(before: Mapping[str, str], now: Mapping[str, str], *, code: bool 
 
 
 def digest(array: Any) -> str:
-    """The SHA-256 of all rows, in the type of numbers that training sees."""
+    """The SHA-256 of all rows, in the type of numbers that training uses."""
     shape = tuple(array.shape)
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
     found = hashlib.sha256(f"{shape} {dtype}".encode())
     row = max(1, dtype.itemsize * int(np.prod(shape[1:])))
-    rows = max(1, BYTES_AT_ONCE // row)
+    rows = max(1, BYTES_PER_BLOCK // row)
     for first in range(0, shape[0] if shape else 1, rows):
         part = np.asarray(array[first : first + rows] if shape else array)
         with np.errstate(over="ignore"):
-            found.update(np.asarray(part, dtype).tobytes())  # not every type of numbers has a buffer
+            found.update(np.asarray(part, dtype).tobytes())  # not every type supports the buffer protocol
     return found.hexdigest()
 
 
 def kept_digest(array: Any, kept: dict[str, str]) -> str:
-    """The digest of an array; of one on disk, the digest kept for a file of this name, size and time of change."""
+    """The digest of an array. For an array on disk it is looked up by the file's name, size and modification time."""
     where = _identity(array)
     if where is None:
         return digest(array)
@@ -73,8 +73,8 @@ def kept_digest(array: Any, kept: dict[str, str]) -> str:
     return kept[where]
 
 
-def _identity(array: Any) -> str | None:
-    """What names the contents of an array on disk: its file, as long as that is not changed; and which rows."""
+def _identity(array: object) -> str | None:
+    """A key for the contents of an array on disk: its file, its modification time, and the selected rows."""
     index = getattr(array, "index", None)
     if isinstance(index, np.ndarray):
         inside = _identity(getattr(array, "array", None))
@@ -86,7 +86,7 @@ def _identity(array: Any) -> str | None:
         status = path.stat()
     except OSError:
         return None
-    # A slice keeps the offset of the whole: what tells it apart is where it begins in memory.
+    # A slice has the offset of the whole array, and differs only in its address.
     whole = array.base if isinstance(array.base, np.ndarray) else array
     begins = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     layout = f"{array.offset} {begins} {array.shape} {array.dtype} {array.strides}"
@@ -94,6 +94,7 @@ def _identity(array: Any) -> str | None:
 
 
 def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, above: tuple[int, ...]) -> None:
+    """Add the parts of an object to ``found``; ``above`` holds the ids of the objects that contain it."""
     if id(thing) in above:
         found[path] = "itself"
         return
@@ -137,7 +138,7 @@ def _describe(thing: Any, path: str, found: dict[str, str], *, trained: bool, ab
 
 
 def _describe_function(function: Any, path: str, found: dict[str, str], above: tuple[int, ...]) -> None:
-    """A function by its name, its code if it is the user's, and the values that it encloses."""
+    """Add a function to ``found``: its name, a digest of its code if it is the user's, and its closure."""
     found[path] = _name(function)
     if _is_of(function, OPAQUE):
         return
@@ -154,22 +155,22 @@ def _describe_function(function: Any, path: str, found: dict[str, str], above: t
     for name, cell in enclosed.items():
         try:
             value = cell.cell_contents
-        except ValueError:  # a cell that is still empty
+        except ValueError:  # an empty cell
             continue
         _describe(value, f"{path}.{name}", found, trained=False, above=above)
-    for name in code.co_names if not _is_of(function, LIBRARIES) else ():  # what it takes from its module
+    for name in code.co_names if not _is_of(function, LIBRARIES) else ():  # the globals that it uses
         value = function.__globals__.get(name)
         if isinstance(value, str | Number):
             _describe(value, f"{path}.{name}", found, trained=False, above=above)
         elif inspect.isfunction(value) and not _is_of(value, LIBRARIES) and f".{_name(value)}" not in found:
-            _describe(value, f".{_name(value)}", found, trained=False, above=above)  # once, however many call it
+            _describe(value, f".{_name(value)}", found, trained=False, above=above)  # once for all callers
     for name in ("__defaults__", "__kwdefaults__"):
         if getattr(function, name, None):
             _describe(getattr(function, name), f"{path}.{name.strip('_')}", found, trained=False, above=above)
 
 
 def _state(thing: Any) -> dict[str, Any]:
-    """The attributes of an object; without those that it computes when they are asked for, and keeps."""
+    """The attributes of an object without its cached properties."""
     classes = type(thing).__mro__
     slots = [name for of in classes for name in _names(getattr(of, "__slots__", ()))]
     found = {name: getattr(thing, name) for name in slots if hasattr(thing, name) and not name.startswith("__")}
@@ -182,12 +183,12 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _short(thing: Any) -> str:
-    """A key, or a member of a set, in a few words that are the same in every process."""
+def _short(thing: object) -> str:
+    """A dictionary key or a member of a set as text that is the same in every process."""
     return repr(thing) if isinstance(thing, str | bytes | Number) else " ".join(described(thing).values())
 
 
-def _is_trained(array: Any, trained: bool) -> bool:
+def _is_trained(array: object, trained: bool) -> bool:
     return trained and eqx.is_inexact_array(array)
 
 
@@ -198,18 +199,18 @@ def _bits(array: Any) -> str:
 
 
 def _name(thing: Any) -> str:
-    """The module and name of a class or function; of a library, whose modules move between versions, the package."""
+    """The module and name of a class or function; for a library only the package, as its modules may move."""
     module = getattr(thing, "__module__", None) or "builtins"
     name = getattr(thing, "__qualname__", thing.__name__)
     return f"{module.partition('.')[0] if _is_of(thing, LIBRARIES) else module}.{name}"
 
 
-def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:
+def _is_of(thing: object, packages: tuple[str, ...]) -> bool:
     return (getattr(thing, "__module__", None) or "builtins").partition(".")[0] in packages
 
 
 def _class_code(of: type) -> str:
-    """A digest of the methods of a class that is the user's own, those that it inherits from others included."""
+    """A digest of the methods of a user's class and of its base classes that are the user's."""
     if _is_of(of, LIBRARIES):
         return ""
     own = [each for each in of.__mro__ if not _is_of(each, (*LIBRARIES, *sys.stdlib_module_names))]
@@ -219,12 +220,12 @@ def _class_code(of: type) -> str:
 
 
 def _code(code: types.CodeType) -> str:
-    """A digest of what a function does: its instructions, and the constants and names in them."""
+    """A digest of the instructions of a function and of their constants and names."""
     constants = [_constant(part) for part in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 
 
-def _constant(part: Any) -> str:
+def _constant(part: object) -> str:
     if isinstance(part, types.CodeType):
         return _code(part)
-    return repr(sorted(map(repr, part)) if isinstance(part, frozenset) else part)  # sets have no order of their own
+    return repr(sorted(map(repr, part)) if isinstance(part, frozenset) else part)  # sets are unordered

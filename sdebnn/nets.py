@@ -1,14 +1,14 @@
-"""Nets for images: the paper's, and ours, whose states fill a GPU's matrix units.
+"""Nets for images: the paper's net, and our net, whose hidden states suit the matrix units of a GPU.
 
-Both take bytes, "example height width channel", and give the logits of the classes. Any block may be deterministic (an
-ODE), so that a net is random in part; w_0 is a point, or inferred; the head is deterministic, or mean-field.
+Both take bytes, "example height width channel", and return the logits of the classes. Any block may be deterministic
+(an ODE), so that only a part of the net is random. w_0 is a point or inferred, and the head is deterministic or
+mean-field. The net for vectors is ``SDEBNN.mlp``.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,13 +17,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import PRNGKeyArray
 
-from sdebnn.baselines import MeanField, ODEBlock
 from sdebnn.checks import check_count, check_counts, check_key, check_positive, plain_number, shown
+from sdebnn.contract import AbstractModel
 from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, TimeConv, pooled, squeeze
+from sdebnn.devices import platform
 from sdebnn.fields import Readout
-from sdebnn.integrate import Estimator, FixedGrid, Solver
-from sdebnn.models import SDEBNN, Deterministic, bayesianize
-from sdebnn.processes import OU, Independent, Law, Normal, Point, Weights
+from sdebnn.integrate import FixedGrid, KLEstimator
+from sdebnn.models import SDEBNN, Deterministic, MeanField, ODEBlock, bayesianize
+from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, Independent, Normal, Point, Weights
 
 Shape = Sequence[int]  # height, width, channels
 
@@ -36,12 +37,12 @@ def paper_net(
     width: int = 32,
     augment: int = 2,
     drift: Sequence[int] = (1, 64, 1),
-    prior: OU = OU(sigma=0.1),
-    initial: Callable[[Weights], Law] = Point,
-    solver: Solver | None = None,
-    kl: Estimator = "analytic",
+    prior: AbstractPrior = OU(sigma=0.1),
+    initial: Callable[[Weights], AbstractInitialLaw] = Point,
+    solver: FixedGrid | None = None,
+    kl: KLEstimator = "analytic",
     deterministic: Sequence[int] = (),
-    block: Callable[[TimeConv, PRNGKeyArray], Any] | None = None,
+    block: Callable[[TimeConv, PRNGKeyArray], AbstractModel] | None = None,
     mean_field_head: bool = False,
     mean: Sequence[float] = (0.5,),
     std: Sequence[float] = (0.25,),
@@ -50,22 +51,22 @@ def paper_net(
 ) -> SDEBNN:
     """The paper's net: ``augment`` zero channels, blocks of ``TimeConv``, an invertible squeeze between scales.
 
-    ``blocks=(1,)`` is its MNIST net, ``(2, 2, 2)`` its CIFAR-10 net: so many blocks at each scale. ``deterministic``
-    numbers the blocks, from 0, that are ODEs; ``block`` makes the others of a field and a key, if they are not to be
-    those of ``bayesianize`` with the arguments given here. ``mean`` and ``std`` standardise the pixels, as shares of
-    255. Without a ``solver``, 20 steps of Euler's, in the form that suits this machine.
+    ``blocks`` is the number of blocks at each scale: ``(1,)`` for the MNIST net, ``(2, 2, 2)`` for the CIFAR-10 net.
+    ``deterministic`` holds the indices, from 0, of blocks that are ODEs. ``block`` makes the other blocks of a field
+    and a key, instead of ``bayesianize`` with ``prior``, ``drift``, ``initial``, ``solver`` and ``kl``. ``mean`` and
+    ``std`` standardise the pixels, as fractions of 255. The default solver is ``euler(20)``.
     """
     solver = solver or euler(20, sum(blocks))
     channels = _checked(shape, classes, blocks, deterministic, key) + augment
     check_count("augment", augment, least=0)
-    least = 2 ** len(blocks)  # every squeeze halves the image, and so do the fields inside
+    least = 2 ** len(blocks)  # every squeeze halves the image, and so does every field
     if shape[0] % least or shape[1] % least:
         raise ValueError(
-            f"blocks={tuple(blocks)} need images whose sides are multiples of {least}; these are {shape[0]} by "
-            f"{shape[1]}: pad them, or take fewer scales."
+            f"blocks={tuple(blocks)} needs images whose sides are multiples of {least}, and these are {shape[0]} by "
+            f"{shape[1]}: pad them, or use fewer scales."
         )
     head_key, *keys = jax.random.split(key, 1 + sum(blocks))
-    layers: list[Any] = [Deterministic(_pixels(shape, mean, std, augment))]
+    layers: list[AbstractModel] = [Deterministic(_pixels(shape, mean, std, augment))]
     height, across = shape[:2]
     for scale, count in enumerate(blocks):
         if scale:
@@ -88,12 +89,12 @@ def paper_net(
 
 
 def euler(steps: int, blocks: int = 1) -> FixedGrid:
-    """So many steps of Euler's, in the form that suits this machine.
+    """A grid of Euler steps with the execution options that suit this machine.
 
-    On a processor few images at a time, which then stay in its cache; on a GPU no loop for a single block, and no step
-    computed twice.
+    A CPU computes 16 images at a time, which fit into its cache. On a GPU, the loop over the steps of a single block is
+    unrolled, and the gradient keeps all states instead of recomputing them.
     """
-    if jax.default_backend() == "cpu":
+    if platform() == "cpu":
         return FixedGrid(steps, unroll=1, at_once=16)
     return FixedGrid(steps, gradient="backprop", unroll=steps if blocks == 1 else 5)
 
@@ -107,10 +108,10 @@ def our_net(
     stem_stride: int = 1,
     gain: float = 8.0,
     drift: Sequence[int] = (1, 64, 1),
-    prior: OU = OU(sigma=0.2),
-    inferred: Sequence[int] = (),
-    solver: Solver = FixedGrid(8, gradient="backprop", unroll=8),
-    kl: Estimator = "analytic",
+    prior: AbstractPrior = OU(sigma=0.2),
+    infer_w0_of: Sequence[int] = (),
+    solver: FixedGrid = FixedGrid(8, gradient="backprop", unroll=8),
+    kl: KLEstimator = "analytic",
     deterministic: Sequence[int] = (),
     mean_field_head: bool = False,
     mean: Sequence[float] = (0.5,),
@@ -118,21 +119,22 @@ def our_net(
     compute: Compute = "bfloat16",
     key: PRNGKeyArray,
 ) -> SDEBNN:
-    """Our net: a deterministic stem, ``blocks`` of two convolutions at each width, strided convolutions between.
+    """Our net: a deterministic stem, ``blocks`` at each number of channels, and strided convolutions between them.
 
-    Each field is conv(gelu(conv(h))), the last convolution from zero and ``gain`` times as strong as its fan-in asks.
-    ``inferred`` numbers the convolutions, 0 and 1, of every field whose w_0 is inferred, its prior's scale by empirical
-    Bayes for each array; the w_0 of the others is a point.
+    Each field is conv(gelu(conv(h))). The last convolution starts at zero, and its scale is ``gain`` times that of its
+    fan-in. ``infer_w0_of`` holds the indices, 0 or 1, of the convolutions of each field whose w_0 is inferred; the
+    scale of its prior is learned for each array. The w_0 of the other convolutions is a point.
     """
     check_counts("channels", channels)
     check_count("blocks", blocks)
     in_channels = _checked(shape, classes, (blocks,) * len(channels), deterministic, key)
-    if not set(inferred) <= {0, 1}:
+    if not set(infer_w0_of) <= {0, 1}:
         raise ValueError(
-            f"inferred={tuple(inferred)} numbers the two convolutions of a field: pass (), (1,) or (0, 1)."
+            f"infer_w0_of={tuple(infer_w0_of)} must hold indices of the two convolutions of a field: pass (), (1,) or "
+            "(0, 1)."
         )
     stem_key, head_key, *keys = jax.random.split(key, 2 + len(channels) * (1 + blocks))
-    zeros = -in_channels % 8  # a GPU's matrix units take eight channels at a time
+    zeros = -in_channels % 8  # the matrix units of a GPU take eight channels at a time
     first, second = jax.random.split(stem_key)
     stem = [
         _pixels(shape, mean, std, zeros),
@@ -140,7 +142,7 @@ def our_net(
         _norm(channels[0]),
         Conv(channels[0], channels[0], compute=compute, key=second),
     ]
-    layers: list[Any] = [Deterministic(part) for part in stem]
+    layers: list[AbstractModel] = [Deterministic(part) for part in stem]
     number = 0
     for stage, width in enumerate(channels):
         down_key = keys.pop(0)
@@ -152,12 +154,12 @@ def our_net(
             field_key, drift_key = jax.random.split(keys.pop(0))
             field = TimeConv(
                 width, (width,), ("same", "same"), activation=jax.nn.gelu, time=False, gains=(math.sqrt(2), gain),
-                bias_scale=0.1, still=True, compute=compute, key=field_key,
+                bias_scale=0.1, zero_last_layer=True, compute=compute, key=field_key,
             )  # fmt: skip
             if number in deterministic:
                 layers.append(ODEBlock(field, solver=solver))
             else:
-                law = partial(_by_layer, field, frozenset(inferred)) if inferred else Point
+                law = partial(_by_layer, field, frozenset(infer_w0_of)) if infer_w0_of else Point
                 layers.append(
                     bayesianize(field, prior=prior, drift=drift, initial=law, solver=solver, kl=kl, key=drift_key)
                 )
@@ -167,7 +169,7 @@ def our_net(
 
 
 def _checked(shape: Shape, classes: int, blocks: Sequence[int], deterministic: Sequence[int], key: PRNGKeyArray) -> int:
-    """The channels of an image, once the arguments make sense."""
+    """The number of channels of an image, if the arguments are valid."""
     if len(shape) != 3:
         raise ValueError(f"shape={shape} must be (height, width, channels), such as (28, 28, 1).")
     check_counts("shape", shape)
@@ -176,7 +178,7 @@ def _checked(shape: Shape, classes: int, blocks: Sequence[int], deterministic: S
     check_key(key)
     if not set(deterministic) <= set(range(sum(blocks))):
         raise ValueError(
-            f"deterministic={tuple(deterministic)} numbers blocks that are not there: there are {sum(blocks)}, from 0."
+            f"deterministic={tuple(deterministic)} must hold indices of blocks: there are {sum(blocks)}, from 0 on."
         )
     return shape[2]
 
@@ -189,14 +191,14 @@ def _pixels(shape: Shape, mean: Sequence[float], std: Sequence[float], zeros: in
     return Pixels((height, width, channels), mean, std, zeros)
 
 
-def _of_channels(name: str, values: Any, channels: int) -> tuple[float, ...]:
-    """One number for each channel, if one or so many were given."""
-    many = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str) and np.ndim(values) == 1
-    each = tuple(map(plain_number, values if many else (values,)))
+def _of_channels(name: str, values: float | Sequence[float] | np.ndarray, channels: int) -> tuple[float, ...]:
+    """One number for each channel, given as one number for all or one for each."""
+    given = values if isinstance(values, Sequence | np.ndarray) and np.ndim(values) == 1 else (values,)
+    each = tuple(map(plain_number, given))
     if len(each) not in (1, channels) or not all(isinstance(value, Real) for value in each):
         raise ValueError(
             f"{name}={shown(values)} must hold one number, or one for each of {channels} "
-            f"channel{'s' * (channels > 1)}, as shares of 255."
+            f"channel{'s' * (channels > 1)}, as fractions of 255."
         )
     return each * channels if len(each) == 1 else each
 
@@ -205,14 +207,14 @@ def _norm(channels: int) -> GroupNorm:
     return GroupNorm(channels, activation=jax.nn.gelu)
 
 
-def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Any:
+def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> AbstractModel:
     if not mean_field:
         return Deterministic(Readout(size, classes, key=key))
     return MeanField(eqx.nn.Linear(size, classes, key=key))
 
 
 def _by_layer(field: TimeConv, inferred: frozenset[int], w0: Weights) -> Independent:
-    """Each array of a field by itself: a point, or inferred."""
+    """Independent laws of w_0 for each array of a field: inferred in the given layers, points in the others."""
     sizes = [(number, leaf.size) for number, layer in enumerate(field.layers) for leaf in jax.tree.leaves(layer)]
     parts = zip(sizes, lax.split(w0, [size for _, size in sizes]), strict=True)
     return Independent(

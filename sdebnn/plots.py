@@ -1,11 +1,11 @@
-"""Pictures: functions of (axes, samples) that draw and return nothing. They never open or save a figure."""
+"""Plots of samples. Each function draws on given axes; none opens or saves a figure."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from sdebnn.metrics import interval
+from sdebnn.metrics import Numbers, interval
 
 try:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("sdebnn.plots needs Matplotlib: pip install 'sdebnn[plot]'.") from None
 
-Numbers = Array | np.ndarray
+
 BLUE = "#2a6f97"
 COLOURS = ("#e07a5f", "#3d9970", "#8a5fbf", "#d9a21b", "#c2417c", "#2b8cbe", "#7f8c3a")
 LEVELS = (0.95, 0.8, 0.6, 0.4, 0.2)
@@ -29,7 +29,7 @@ def bands(
     levels: Sequence[float] = LEVELS,
     colour: str = BLUE,
 ) -> None:
-    """The ``metrics.interval`` of the samples at every point, one level inside the other, the middle darkest."""
+    """Nested credible intervals of the samples at every point (``metrics.interval``), darkest in the middle."""
     paper, ink = np.ones(3), np.array(to_rgb(colour))
     for i, level in enumerate(sorted(levels, reverse=True)):
         low, high = interval(np.asarray(samples), level)
@@ -47,13 +47,13 @@ def draws(
     *,
     colours: Sequence[str] = COLOURS,
 ) -> None:
-    """One line for each function drawn."""
+    """One line for each sampled function."""
     for i, sample in enumerate(np.asarray(samples)):
         axes.plot(np.asarray(x), sample, color=colours[i % len(colours)], linewidth=1.1, alpha=0.9, zorder=2)
 
 
 def observations(axes: Axes, x: Float[Numbers, " example"], y: Float[Numbers, " example"], label: str = "data") -> None:
-    """The data, as dots that stay visible on any band."""
+    """The data as dots, with a white edge so that they are visible on any band."""
     axes.scatter(
         np.asarray(x), np.asarray(y), s=9, color="#1b1b1e", edgecolor="white", linewidth=0.3, zorder=4, label=label
     )
@@ -67,7 +67,7 @@ def trajectories(
     lines: int = 5,
     colours: Sequence[str] = COLOURS,
 ) -> None:
-    """One hidden unit over depth: a colour for each input, its density over draws shaded, a few draws as lines."""
+    """One hidden unit over depth: a colour for each input, shaded intervals over draws, and a few draws as lines."""
     depth, values = np.asarray(t), np.asarray(states)
     for i in range(values.shape[2]):
         colour = colours[i % len(colours)]
@@ -78,8 +78,8 @@ def trajectories(
         axes.scatter(depth[:1], values[0, :1, i], s=14, color=colour, zorder=3)
 
 
-def plain(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
-    """Title and labels, and no frame where nothing is read off."""
+def label(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
+    """Set title and labels, and remove the upper and the right edge of the frame."""
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)

@@ -1,11 +1,12 @@
-"""Saved states: records of words and numbers, and trees of arrays, that say so when they were changed since.
+"""Saved states: records of text and numbers, and trees of arrays, whose digests reveal later changes.
 
-A tree of arrays is two files: ``NAME.safetensors``, and ``NAME.json`` with the SHA-256 of the first, the facts about
-it, and a SHA-256 of its own (the seal). The second is written last: where it is, the pair is complete. A state that may
-replace an older one is a single file, with the record in its header: ``save_one``.
+A tree of arrays is stored as two files: ``NAME.safetensors``, and ``NAME.json`` with the SHA-256 of the first file, the
+facts about it, and a SHA-256 of its own contents (the seal). The JSON file is written last, so that the pair is
+complete if it exists. A state that may replace an older one is a single file, with the record in its header:
+``save_one``.
 
-A seal detects damage, not forgery: whoever edits a record can compute its seal anew. So a record is also checked, name
-by name, against rules of what may stand there, before anything is built from it.
+A seal detects damage but not forgery, because anyone can compute a new seal. A record is therefore also checked against
+a rule for each of its values before anything is built from it.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from safetensors.numpy import save as serialise
 from sdebnn.checks import shown
 from sdebnn.files import contents, write_whole
 
-LONGEST_RECORD = 2**26  # bytes
+MAX_RECORD_BYTES = 2**26
 TYPES = {
     "BOOL": np.bool_,
     "BF16": jnp.bfloat16,
@@ -39,7 +40,7 @@ TYPES = {
 
 
 class Rule(NamedTuple):
-    """What a value of a record must be: in words, and as a test."""
+    """What a value of a record must be: a description, and a predicate."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -54,7 +55,7 @@ Rules = Mapping[str, Rule]
 def whole(least: int = 0, most: int = 2**53) -> Rule:
     """A whole number between two bounds."""
 
-    def holds(value: Any) -> bool:
+    def holds(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
     return Rule(f"a whole number from {least} to {most}", holds)
@@ -63,56 +64,65 @@ def whole(least: int = 0, most: int = 2**53) -> Rule:
 def number(least: float = -math.inf) -> Rule:
     """A finite number of at least ``least``."""
 
-    def holds(value: Any) -> bool:
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        return real and math.isfinite(value) and float(value) >= least
+    def holds(value: object) -> bool:
+        if not isinstance(value, Real) or isinstance(value, bool):
+            return False
+        return math.isfinite(value) and float(value) >= least
 
     return Rule("a finite number" + (f", at least {least:g}" if math.isfinite(least) else ""), holds)
 
 
 def one_of(*words: str) -> Rule:
-    """One of a few words."""
+    """One of these words."""
     return Rule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
 def or_none(rule: Rule) -> Rule:
-    """What a rule allows, or nothing."""
+    """What a rule allows, or None."""
     return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
 
 
 def check_record(file: Path, record: Mapping[str, Any], rules: Rules) -> None:
-    """Refuse a record that lacks a name, or has a value there that cannot be."""
+    """Refuse a record in which a value is missing or breaks its rule."""
     for name, rule in rules.items():
         if name not in record:
             raise broken(file, f"has no {name!r}")
         if not rule.holds(record[name]):
-            raise broken(file, f"has {name}={shown(record[name])} where {rule.words} belongs")
+            raise broken(file, f"has {name}={shown(record[name])}, which should be {rule.words}")
+
+
+def check_same_settings(place: Path, saved: Mapping[str, Any], now: Mapping[str, Any], remedy: str) -> None:
+    """Refuse settings that differ from the saved ones of ``place``; the error names the first that does."""
+    for name, value in now.items():
+        if saved.get(name) != value:
+            before, after = (shown(each).strip("'\"") for each in (saved.get(name), value))
+            raise ValueError(f"{place} was made with {name}={before}, this run has {after}: {remedy}.")
 
 
 def write_record(file: Path, kind: str, facts: dict[str, Any]) -> None:
-    """Write a record as JSON, sealed by a digest of its own."""
+    """Write a record as JSON, with its seal."""
     write_whole(file, record_bytes(kind, facts))
 
 
 def record_bytes(kind: str, facts: dict[str, Any]) -> bytes:
-    """A sealed record as it is written to a file."""
+    """The contents of the file of a record, with its seal."""
     words = {"kind": kind, **facts}
     return (json.dumps({**words, "seal": _seal(words)}, indent=1) + "\n").encode()
 
 
 def read_record(file: Path, kind: str, rules: Rules) -> dict[str, Any]:
-    """What ``write_record`` wrote, unless it was changed since, is of another kind or breaks a rule."""
+    """Read what ``write_record`` wrote; refused if it was changed, is of another kind or breaks a rule."""
     try:
-        words = json.loads(contents(file, LONGEST_RECORD))
+        words = json.loads(contents(file, MAX_RECORD_BYTES))
         seal = words.pop("seal")
     except FileNotFoundError:
         raise broken(file, "is missing") from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise broken(file, "is no record of a saved state") from None
+        raise broken(file, "is not the record of a saved state") from None
     if seal != _seal(words):
         raise broken(file, "was changed since it was written")
     if words.pop("kind", None) != kind:
-        raise broken(file, f"is not a {kind}")
+        raise broken(file, f"is not of the kind {kind!r}")
     check_record(file, words, rules)
     return words
 
@@ -127,7 +137,7 @@ def save_tree(path: Path, tree: PyTree, kind: str, facts: dict[str, Any]) -> Non
 def load_tree(
     path: Path, like: PyTree, kind: str, rules: Rules, *, some: bool = False
 ) -> tuple[PyTree, dict[str, Any]]:
-    """What ``save_tree`` wrote, in the place of the arrays of ``like``, all of them unless ``some``; and the facts."""
+    """Read what ``save_tree`` wrote: a tree like ``like``, and the facts. If ``some``, it may lack saved arrays."""
     facts = read_record(_with(path, ".json"), kind, {"sha256": TEXT, **rules})
     file = _with(path, ".safetensors")
     try:
@@ -135,23 +145,23 @@ def load_tree(
     except FileNotFoundError:
         raise broken(file, "is missing") from None
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-        raise broken(file, "is cut short or was changed since it was written")
+        raise broken(file, "is truncated or was changed since it was written")
     try:
         arrays = parse(data)
-    except (SafetensorError, ValueError, KeyError) as error:  # a seal over nonsense is not a tree
-        raise broken(file, f"is no safetensors file ({error})") from None
+    except (SafetensorError, ValueError, KeyError) as error:  # a valid seal does not make the contents valid
+        raise broken(file, f"is not a safetensors file ({error})") from None
     wanted = named(like)
     unknown = set(wanted) - set(arrays) if some else set(arrays) ^ set(wanted)
     if unknown:
         raise ValueError(
             f"{file} is of another model or optimiser: {len(unknown)} arrays differ in name, the first {min(unknown)}; "
-            "build them as they were when it was saved, with the version of sdebnn that saved it."
+            "build both as they were when it was saved, with the version of sdebnn that saved it."
         )
     for name, array in wanted.items():
         if arrays[name].shape != array.shape or arrays[name].dtype != array.dtype:
             raise ValueError(
                 f"{file} is of another model or optimiser: {name} is {arrays[name].dtype} {arrays[name].shape} there, "
-                f"{array.dtype} {array.shape} here; build them as they were when it was saved."
+                f"{array.dtype} {array.shape} here; build both as they were when it was saved."
             )
     return put_back(like, arrays), facts
 
@@ -164,14 +174,14 @@ def check_finite(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def save_one(path: Path, arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> None:
-    """Write arrays, and the facts about them, as one safetensors file."""
+    """Write arrays and the facts about them as one safetensors file."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     words = {"kind": kind, "sha256": hashlib.sha256(serialise(arrays)).hexdigest(), **facts}
     write_whole(path, serialise(arrays, {"record": json.dumps({**words, "seal": _seal(words)})}))
 
 
 def load_one(path: Path, kind: str, rules: Rules) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What ``save_one`` wrote, unless it was changed since, is of another kind or breaks a rule."""
+    """Read what ``save_one`` wrote; refused if it was changed, is of another kind or breaks a rule."""
     data = contents(path)
     try:
         arrays = parse(data)
@@ -179,36 +189,38 @@ def load_one(path: Path, kind: str, rules: Rules) -> tuple[dict[str, np.ndarray]
         words = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["record"])
         seal = words.pop("seal")
     except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise ValueError(f"{path} is no {kind}, or it was cut short: save it anew.") from None
+        raise ValueError(f"{path} is not of the kind {kind!r}, or it is truncated: save it again.") from None
     if seal != _seal(words) or words.pop("sha256", None) != hashlib.sha256(serialise(arrays)).hexdigest():
-        raise ValueError(f"{path} was changed since it was written: save it anew.")
+        raise ValueError(f"{path} was changed since it was written: save it again.")
     if words.pop("kind", None) != kind:
-        raise ValueError(f"{path} is no {kind}: save it anew.")
+        raise ValueError(f"{path} is not of the kind {kind!r}: save it again.")
     check_record(path, words, rules)
     return arrays, words
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, bfloat16 included, which safetensors' own function for NumPy cannot read."""
+    """The arrays of a safetensors file, including bfloat16, which the NumPy reader of safetensors does not support."""
     return {name: np.frombuffer(a["data"], TYPES[a["dtype"]]).reshape(a["shape"]) for name, a in deserialize(data)}
 
 
 def named(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by their paths."""
+    """The leaves of a tree by their paths; a leaf that is not an array becomes one."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {_name(where): leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for where, leaf in leaves}
+    return {_name(where): np.asarray(leaf) if np.isscalar(leaf) else leaf for where, leaf in leaves}
 
 
 def put_back(like: PyTree, arrays: dict[str, Any]) -> PyTree:
-    """A tree like ``like``, of the arrays that ``named`` called so."""
+    """A tree like ``like`` with these arrays, which have the names that ``named`` gives."""
     return jax.tree_util.tree_map_with_path(lambda where, _: arrays[_name(where)], like)
 
 
 def broken(file: Path, what: str) -> ValueError:
     """The error for a saved file that cannot be used, with the remedy."""
     if file.parent.name == "checkpoints":
-        return ValueError(f"{file} {what}: delete {file.stem}.* to go on from what was saved before, or start anew.")
-    return ValueError(f"{file} {what}: bring back a copy of it, or make it anew.")
+        return ValueError(
+            f"{file} {what}: delete {file.stem}.* to resume from the checkpoint before it, or start again."
+        )
+    return ValueError(f"{file} {what}: restore a copy of it, or create it again.")
 
 
 def _name(where: tuple[Any, ...]) -> str:

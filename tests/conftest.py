@@ -1,9 +1,11 @@
 """What every test file shares."""
 
 import os
+import tempfile
 
 import jax
 import jaxtyping
+import numpy as np
 import pytest
 
 # The programs of tests run for milliseconds and took seconds to compile: so little optimisation, the older emitters of
@@ -14,10 +16,21 @@ if jax.__version_info__ < (0, 11):  # from then on a flag that XLA does not know
     IN_HASTE += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", IN_HASTE)
 
+# Compiled programs are kept for later files, and for the processes that tests start. JAX does not lock the folder, so
+# each worker of pytest-xdist has its own.
+PROGRAMS = tempfile.TemporaryDirectory(prefix="sdebnn-programs-")
+for name, value in (
+    ("jax_compilation_cache_dir", PROGRAMS.name),
+    ("jax_persistent_cache_min_compile_time_secs", 0),
+):
+    jax.config.update(name, value)
+    os.environ[name.upper()] = str(value)
+
 # Files that take ten seconds or more, about in the order of how long.
 LONG = (
-    "pixels", "estimators", "estimator_checks", "verify", "adaptive", "runs", "convolutions", "baselines", "predict",
-    "house", "grid", "fused", "compare", "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine",
+    "estimators", "estimator_checks", "estimators_tables", "estimators_saved", "verify", "adaptive", "runs",
+    "convolutions", "baselines", "baselines_depth", "baselines_mean_field", "predict", "house", "grid", "compare",
+    "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine", "patches", "kernels",
 )  # fmt: skip
 
 
@@ -64,3 +77,31 @@ def refused():
         assert ":" in message or "must be" in message  # a remedy, or the range
 
     return check
+
+
+@pytest.fixture(scope="session")
+def line():
+    """A table whose target depends on its first column, with more noise where that is positive."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-2, 2, (400, 2))
+    return x, 3 * x[:, 0] + (0.1 + 0.4 * (x[:, 0] > 0)) * random.normal(size=400)
+
+
+@pytest.fixture(scope="session")
+def regressor(line):
+    """A regressor fitted to ``line``."""
+    from sdebnn import SDEBNNRegressor
+
+    return SDEBNNRegressor(max_iter=200, members=2, random_state=0).fit(*line)
+
+
+@pytest.fixture(scope="session")
+def classifier():
+    """A classifier fitted to the irises, with words as labels."""
+    from sklearn.datasets import load_iris
+
+    from sdebnn import SDEBNNClassifier
+
+    x, y = load_iris(return_X_y=True)
+    words = np.array(["setosa", "versicolor", "virginica"])
+    return SDEBNNClassifier(members=2, max_iter=200, draws=20, random_state=0).fit(x, words[y])

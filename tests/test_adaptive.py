@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import OU, Adaptive, FixedGrid, Gaussian, LinearDrift, Normal, Point, Posterior, bayesianize, fit, verify
-from sdebnn.integrate import Brownian, BrownianPath
-from sdebnn.integrate.terms import NoiseOnWeights, adapting, evaluations_a_step
+from sdebnn import OU, Adaptive, FixedGrid, Gaussian, Normal, Objective, Point, bayesianize, fit, verify
+from sdebnn.integrate import Brownian, BrownianPath, Posterior
+from sdebnn.integrate.terms import NoiseOnWeights, adaptive_solver, evaluations_a_step
+from sdebnn.processes import LinearDrift
 from sdebnn.verify import small_model
 
 KEY = jax.random.key(3)
@@ -60,7 +61,7 @@ def test_a_solver_in_half_steps_finds_the_draw_that_the_key_names(fine):
 def test_the_elbo_is_the_evidence_under_other_solvers_too(name):
     """At the exact posterior, within 4 standard errors; verify has Heun, SEA, SRA1 and ShARK."""
     problem, law = verify.LinearGaussian(), Adaptive(1e-2, solver=getattr(diffrax, name)())
-    parts = (verify.PosteriorDrift(problem), Point(jnp.array([problem.w0])))
+    parts = (verify.ExactDrift(problem), Point(jnp.array([problem.w0])))
     samples = eqx.filter_jit(verify.elbo_samples)(problem, *parts, "analytic", law, jax.random.split(KEY, 512))
     values = np.asarray(samples, dtype=float)
     assert abs(values.mean() - problem.log_evidence()) < 4 * values.std() / np.sqrt(512)
@@ -127,7 +128,7 @@ def test_paths_and_trajectories_are_read_off_at_equal_depths(fine):
 
 def test_the_weights_alone_follow_the_priors_law():
     prior, w0 = OU(rate=1.0, mean=0.3, sigma=0.5), jnp.array([1.5])
-    law = Posterior(prior, verify.PosteriorDrift(verify.LinearGaussian(), gain=0.0), Point(w0))
+    law = Posterior(prior, verify.ExactDrift(verify.LinearGaussian(), gain=0.0), Point(w0))
     ends = jax.jit(jax.vmap(lambda key: Adaptive(1e-2).weights(law, key=key).w[-1, 0]))(jax.random.split(KEY, 2048))
     mean, std = (float(part[0]) for part in prior.marginal(1.0, w0))
     assert abs(float(ends.mean()) - mean) < 4 * std / np.sqrt(2048)
@@ -144,7 +145,7 @@ def noise():
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_step_of_length_zero_is_the_identity_in_value_and_gradient(noise, name):
     """Such are the steps of a draw that has finished before the others of its batch."""
-    solver = adapting(getattr(diffrax, name)())
+    solver = adaptive_solver(getattr(diffrax, name)())
     with jax.enable_x64(True):
         slopes = diffrax.ODETerm(lambda t, y, rate: (jnp.sin(rate * y[0]),))
         terms = diffrax.MultiTerm(slopes, NoiseOnWeights(0.5, noise, ()))
@@ -168,6 +169,9 @@ class Two(Posterior):
 
     def f_h(self, t, h, w):
         return jnp.tanh(h * w)
+
+    def all_euler_steps(self, random, h, *, keep, unroll):
+        return None
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,9 @@ def test_draws_that_finish_at_different_times_do_not_disturb_each_other(solver, 
 def test_a_model_of_adaptive_steps_trains_on_several_draws_at_once():
     """Warnings are errors here: no step is skipped."""
     model = small_model(Adaptive(1e-1), key=KEY)
-    fitted = fit(model, Gaussian(0.3), X, jnp.sin(3 * X), key=KEY, epochs=30, draws=2, progress=False)
+    fitted = fit(
+        model, Gaussian(0.3), X, jnp.sin(3 * X), key=KEY, epochs=30, objective=Objective(draws=2), progress=False
+    )
     bound = fitted.history["log_likelihood"] - fitted.history["kl"]  # whatever share of the KL training began with
     assert np.mean(bound[-5:]) > np.mean(bound[:5])
 
@@ -218,5 +224,7 @@ def test_a_model_of_adaptive_steps_trains_on_several_draws_at_once():
 def test_steps_exhausted_in_training_lose_nothing():
     model = small_model(Adaptive(1e-3, max_steps=4), key=KEY)
     with pytest.warns(RuntimeWarning, match="more max_steps"):
-        fitted = fit(model, Gaussian(0.3), X, jnp.sin(3 * X), key=KEY, epochs=2, draws=1, progress=False)
+        fitted = fit(
+            model, Gaussian(0.3), X, jnp.sin(3 * X), key=KEY, epochs=2, objective=Objective(draws=1), progress=False
+        )
     assert eqx.tree_equal(fitted.model, model)

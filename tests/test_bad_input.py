@@ -14,20 +14,21 @@ from sdebnn import (
     OU,
     SDEBNN,
     Adaptive,
+    Batches,
     Categorical,
-    DriftNet,
     FixedGrid,
     Gaussian,
-    LinearDrift,
-    MeanField,
     Normal,
-    Posterior,
-    TimeConv,
-    TimeMLP,
+    Objective,
+    Optimizer,
+    Validation,
     bayesianize,
     our_net,
     paper_net,
 )
+from sdebnn.integrate import Posterior
+from sdebnn.nn import MeanField, TimeConv, TimeMLP
+from sdebnn.processes import AbstractDrift, DriftNet, LinearDrift
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("_as_a_user")
@@ -61,15 +62,21 @@ class Empty(eqx.Module):
         return h
 
 
+class Failing(AbstractDrift):
+    def __call__(self, t, w):
+        return {}["k"]
+
+
+class Doubled(AbstractDrift):
+    def __call__(self, t, w):
+        return w, w
+
+
 class Shrink(eqx.Module):
     w: jax.Array
 
     def __call__(self, t, h):
         return (self.w * h)[:1]
-
-
-def engine(**how):
-    return sdebnn.fit(MLP, Gaussian(1.0), X, Y, epochs=1, key=KEY, **how)
 
 
 def engine_epochs(epochs):
@@ -140,7 +147,7 @@ CASES = {
     "solver a word": (lambda: SDEBNN.mlp(1, 1, solver="euler", key=KEY), "'euler' is not a solver", "Adaptive()"),
     "solver a class": (lambda: bayesianize(FIELD, solver=FixedGrid, key=KEY), "class FixedGrid", "FixedGrid(20,"),
     "solver of diffrax": (lambda: bayesianize(FIELD, solver=diffrax.Euler(), key=KEY), "Euler() is not", "Adaptive("),
-    "solver of an ode a word": (lambda: sdebnn.ODEBlock(FIELD, solver="euler"), "solver='euler'", "FixedGrid(20)"),
+    "solver of an ode a word": (lambda: sdebnn.nn.ODEBlock(FIELD, solver="euler"), "solver='euler'", "FixedGrid(20)"),
     "initial a word": (lambda: bayesianize(FIELD, initial="normal", key=KEY), "initial='normal'", "Point or Normal"),
     "initial an object": (lambda: bayesianize(FIELD, initial=POINT, key=KEY), "initial=Point(", "Point or Normal"),
     "initial a prior": (lambda: bayesianize(FIELD, initial=OU, key=KEY), "initial=<class", "Point or Normal"),
@@ -149,11 +156,11 @@ CASES = {
     "drift a word": (lambda: bayesianize(FIELD, drift="net", key=KEY), "drift='net'", "(32, 32)"),
     "drift of no width": (lambda: bayesianize(FIELD, drift=(0,), key=KEY), "drift[0]=0", "at least 1"),
     "drift a class": (lambda: bayesianize(FIELD, drift=DriftNet, key=KEY), "drift is the class DriftNet", "(32, 32)"),
-    "drift of an ode": (lambda: sdebnn.HyperODEBlock(FIELD, drift=3, key=KEY), "drift=3", "(32, 32)"),
+    "drift of an ode": (lambda: sdebnn.baselines.HyperODEBlock(FIELD, drift=3, key=KEY), "drift=3", "(32, 32)"),
     "kl a number": (lambda: bayesianize(FIELD, kl=0.5, key=KEY), "kl=0.5", "'analytic'"),
     "kl a list": (lambda: bayesianize(FIELD, kl=["stl"], key=KEY), "kl=['stl']", "'analytic'"),
     "field a class": (lambda: bayesianize(TimeMLP, key=KEY), "TimeMLP is a class", "an object"),
-    "field of an ode a class": (lambda: sdebnn.ODEBlock(TimeMLP), "TimeMLP is a class", "an object"),
+    "field of an ode a class": (lambda: sdebnn.nn.ODEBlock(TimeMLP), "TimeMLP is a class", "an object"),
     "layer a class": (lambda: SDEBNN((eqx.nn.Linear,)), "Linear is a class", "an object"),
     "module a class": (lambda: sdebnn.Deterministic(eqx.nn.Linear), "Linear is a class", "an object"),
     "model a class": (lambda: sdebnn.predict(SDEBNN, X, key=KEY), "SDEBNN is a class", "an object"),
@@ -175,8 +182,8 @@ CASES = {
     "scale a number": (lambda: bayesianize(FIELD, scale=0.5, key=KEY), "scale=0.5", "fan_in_scale"),
     "scale zero": (lambda: bayesianize(FIELD, scale=lambda leaf: 0.0, key=KEY), "weight=0.0", "greater than zero"),
     "weights nan": (lambda: bayesianize(NAN_FIELD, key=KEY), "NaN", "remove or impute"),
-    "drift that fails": (lambda: bayesianize(FIELD, drift=lambda t, w: {}["k"], key=KEY), "drift maps 20", "(20,)"),
-    "drift of two": (lambda: bayesianize(FIELD, drift=lambda t, w: (w, w), key=KEY), "drift maps 20", "(20,)"),
+    "drift that fails": (lambda: bayesianize(FIELD, drift=Failing(), key=KEY), "drift maps 20", "(20,)"),
+    "drift of two": (lambda: bayesianize(FIELD, drift=Doubled(), key=KEY), "drift maps 20", "(20,)"),
     "a module of x alone": (lambda: bayesianize(PLAIN, key=KEY), "MLP", "field(t, h)"),
     "activation a word": (lambda: TimeMLP(2, activation="tanh", key=KEY), "activation='tanh'", "jnp.tanh"),
     "layers not a tuple": (lambda: SDEBNN(FIELD), "layers=", "tuple"),
@@ -199,10 +206,10 @@ CASES = {
     "where astray": (lambda: bayesianize(FIELD, where=lambda f: f.nowhere, key=KEY), "nowhere", "layers[0]"),
     "where elsewhere": (lambda: bayesianize(FIELD, where=lambda f: jnp, key=KEY), "where", "layers[0]"),
     "drift of another size": (lambda: bayesianize(FIELD, drift=LinearDrift(2), key=KEY), "20 weights", "(20,)"),
-    "stl of a function": (
-        lambda: bayesianize(FIELD, drift=lambda t, w: w, kl="stl", key=KEY),
-        "kl='stl'",
-        "Equinox module",
+    "a drift that is a function": (
+        lambda: bayesianize(FIELD, drift=lambda t, w: w, key=KEY),
+        "is not a drift",
+        "AbstractDrift",
     ),
     "widths zero": (lambda: TimeMLP(2, (3, 0), key=KEY), "widths[1]=0", "at least 1"),
     "widths a number": (lambda: TimeMLP(2, 32, key=KEY), "widths=32", "(32, 32)"),
@@ -268,15 +275,23 @@ CASES = {
         "steps=3",
         "no block",
     ),
-    "solver error of no likelihood": (lambda: sdebnn.solver_error(MLP, "normal", X, key=KEY), "'normal'", "Gaussian"),
-    "roughness below zero": (lambda: fit(roughness_weight=-1.0), "roughness_weight=-1.0", "zero or more"),
+    "solver error of no likelihood": (
+        lambda: sdebnn.uncertainty_sources(MLP, "normal", X, key=KEY),
+        "'normal'",
+        "Gaussian",
+    ),
+    "roughness below zero": (
+        lambda: fit(objective=Objective(roughness_weight=-1.0)),
+        "roughness_weight=-1.0",
+        "zero or more",
+    ),
     "roughness of nothing": (
-        lambda: fit(model=sdebnn.Deterministic(jnp.sin), roughness_weight=0.1),
+        lambda: fit(model=sdebnn.Deterministic(jnp.sin), objective=Objective(roughness_weight=0.1)),
         "roughness_weight=0.1",
         "leave it at 0",
     ),
     "roughness of adaptive steps": (
-        lambda: fit(model=SDEBNN.mlp(1, 1, solver=Adaptive(), key=KEY), roughness_weight=0.1),
+        lambda: fit(model=SDEBNN.mlp(1, 1, solver=Adaptive(), key=KEY), objective=Objective(roughness_weight=0.1)),
         "adaptive steps have no roughness",
         "FixedGrid",
     ),
@@ -290,10 +305,10 @@ CASES = {
         "kl='exact'",
         "'stl'",
     ),
-    "stl of a function on the grid": (
-        lambda: FixedGrid().weights(Posterior(OU(), lambda t, w: w, POINT, "stl"), key=KEY),
-        "kl='stl'",
-        "Equinox module",
+    "a process whose drift is a function": (
+        lambda: Posterior(OU(), lambda t, w: w, POINT),
+        "is not a drift",
+        "AbstractDrift",
     ),
     "key legacy": (lambda: MLP(BATCH, key=LEGACY), "uint32", "wrap_key_data"),
     "key legacy in fit": (lambda: fit(key=LEGACY), "uint32", "jax.random.key(0)"),
@@ -316,7 +331,7 @@ CASES = {
     "complex": (lambda: fit(x=X * 1j), "complex", "real numbers"),
     "no model": (lambda: fit(model=None, likelihood=Gaussian(0.1)), "model=None", "SDEBNN"),
     "likelihood a class": (lambda: fit(likelihood=Gaussian), "likelihood=", "Gaussian(0.1)"),
-    "optimizer a word": (lambda: fit(optimizer="adam"), "optimizer='adam'", "optax.adam"),
+    "optimizer a word": (lambda: fit(optimizer=Optimizer(rule="adam")), "rule='adam'", "optax.adam"),
     "elbo of unequal lengths": (lambda: elbo(X, Y[:1]), "4 examples and y has 1", "first axes must agree"),
     "elbo of nan": (lambda: elbo(X, spoiled(np.nan)), "NaN", "remove or impute"),
     "elbo of fewer examples than the batch": (lambda: elbo(X, Y, examples=3), "examples=3", "at least 4"),
@@ -339,29 +354,33 @@ CASES = {
     "labels not whole": (lambda: Categorical().log_prob(OUTPUTS, LABELS * 0.5), "float32", "whole numbers"),
     "labels of another length": (lambda: Categorical().log_prob(OUTPUTS, LABELS[:3]), "(3,)", "4 examples"),
     "epochs": (lambda: fit(epochs=0), "epochs=0", "at least 1"),
-    "batch size": (lambda: fit(batch_size=0), "batch_size=0", "at least 1"),
-    "draws": (lambda: fit(draws=0), "draws=0", "at least 1"),
+    "batch size": (lambda: fit(batches=Batches(0)), "size=0", "at least 1"),
+    "draws": (lambda: fit(objective=Objective(draws=0)), "draws=0", "at least 1"),
     "draws of a prediction": (lambda: sdebnn.predict(MLP, X, draws=-2, key=KEY), "draws=-2", "at least 1"),
-    "kl weight": (lambda: fit(kl_weight=-1.0), "kl_weight=-1.0", "zero or more"),
-    "learning rate": (lambda: fit(learning_rate=0.0), "learning_rate=0.0", "greater than zero"),
+    "kl weight": (lambda: fit(objective=Objective(kl_weight=-1.0)), "kl_weight=-1.0", "zero or more"),
+    "learning rate": (lambda: fit(optimizer=Optimizer(learning_rate=0.0)), "learning_rate=0.0", "greater than zero"),
     "bins": (lambda: sdebnn.metrics.ece(OUTPUTS[None], LABELS, bins=0), "bins=0", "at least 1"),
     "level": (lambda: sdebnn.metrics.coverage(OUTPUTS[None], OUTPUTS, level=95), "level=95", "0.95"),
-    "parts that do not divide": (lambda: engine(accumulate=3), "accumulate=3", "the batch of 4"),
-    "an average beyond 1": (lambda: engine(ema=1.5), "ema=1.5", "between 0 and 1"),
-    "a warm-up beyond the end": (lambda: engine(kl_warmup=2.0), "kl_warmup=2.0", "from 0 to 1"),
-    "no gradient at all": (lambda: engine(clip=0), "clip=0", "greater than zero"),
-    "patience without validation": (lambda: engine(patience=3), "patience=3", "pass validation"),
-    "an unknown watch": (lambda: engine(watch="accuracy"), "watch='accuracy'", "'nll', 'elbo'"),
-    "augment a number": (lambda: engine(augment=3), "augment=3", "is not a function"),
-    "resume nothing": (lambda: engine(resume=True), "resume", "need a folder"),
-    "tensorboard nowhere": (lambda: engine(tensorboard=True), "tensorboard", "need a folder"),
-    "no skipped steps": (lambda: engine(max_skipped=0), "max_skipped=0", "at least 1"),
-    "no such optimiser": (lambda: engine(optimizer=lambda steps: 3), "optimizer=3", "optax.adam"),
-    "validation of other lengths": (lambda: engine(validation=(X, Y[:3])), "x has 4 examples", "must agree"),
+    "parts that do not divide": (lambda: fit(batches=Batches(accumulate=3)), "accumulate=3", "the batch of 4"),
+    "an average beyond 1": (lambda: Optimizer(ema=1.5), "ema=1.5", "between 0 and 1"),
+    "a warm-up beyond the end": (lambda: Objective(kl_warmup=2.0), "kl_warmup=2.0", "from 0 to 1"),
+    "no gradient at all": (lambda: Optimizer(clip=0), "clip=0", "greater than zero"),
+    "validation a pair": (lambda: fit(validation=(X, Y)), "is not Validation(...)", "Validation(x, y)"),
+    "an unknown watch": (lambda: Validation(X, Y, watch="accuracy"), "watch='accuracy'", "'nll', 'elbo'"),
+    "augment a number": (lambda: Batches(augment=3), "augment=3", "is not a function"),
+    "batches a number": (lambda: fit(batches=128), "batches=128", "Batches(128)"),
+    "checkpoints a path": (lambda: fit(checkpoints="run"), "checkpoints='run'", "Checkpoints('run')"),
+    "no skipped steps": (lambda: Optimizer(max_skipped=0), "max_skipped=0", "at least 1"),
+    "no such optimiser": (lambda: fit(optimizer=Optimizer(rule=lambda steps: 3)), "rule=3", "optax.adam"),
+    "validation of other lengths": (lambda: fit(validation=Validation(X, Y[:3])), "x has 4 examples", "must agree"),
     "a block that is not there": (lambda: paper(deterministic=(3,)), "deterministic=(3,)", "there are 1, from 0"),
     "an image without channels": (lambda: paper_net((8, 8), 4, key=KEY), "shape=(8, 8)", "(28, 28, 1)"),
     "a net of one class": (lambda: paper_net((8, 8, 1), 1, key=KEY), "classes=1", "at least 2"),
-    "a third convolution": (lambda: our_net((8, 8, 1), 4, inferred=(2,), key=KEY), "inferred=(2,)", "(1,) or (0, 1)"),
+    "a third convolution": (
+        lambda: our_net((8, 8, 1), 4, infer_w0_of=(2,), key=KEY),
+        "infer_w0_of=(2,)",
+        "(1,) or (0, 1)",
+    ),
     "moves of other layers": (lambda: TimeConv(3, (4, 4), key=KEY), "widths=(4, 4)", "one for each layer"),
     "moves that shrink": (lambda: TimeConv(3, (4,), ("down", "same"), key=KEY), "('down', 'same')", "pair down and up"),
     "an unknown move": (lambda: TimeConv(3, (4,), ("left", "same"), key=KEY), "move='left'", "'same', 'down', 'up'"),
@@ -369,10 +388,10 @@ CASES = {
     "squeezed too often": (lambda: paper(blocks=(1, 1, 1, 1, 1)), "blocks=(1, 1, 1, 1, 1)", "multiples of 32"),
     "images of another size": (lambda: paper()(jnp.zeros((2, 8, 4, 1)), key=KEY), "(8, 4, 1)", "takes (8, 8, 1)"),
     "no examples at once": (lambda: FixedGrid(3, at_once=0), "at_once=0", "at least 1"),
-    "too many steps": (lambda: engine_epochs(10**9), "epochs=1000000000", "raise batch_size"),
+    "too many steps": (lambda: engine_epochs(10**9), "epochs=1000000000", "raise the batch size"),
     "nothing to infer": (lambda: MeanField(jnp.tanh), "no floating-point array", "no weights"),
     "too few draws to measure noise": (
-        lambda: sdebnn.estimator_noise(MLP, Gaussian(1.0), BATCH, BATCH, key=KEY, draws=2),
+        lambda: sdebnn.train.estimator_noise(MLP, Gaussian(1.0), BATCH, BATCH, key=KEY, draws=2),
         "draws=2",
         "at least 4",
     ),

@@ -59,10 +59,10 @@ def test_a_peer_with_another_loss_is_refused(benchmarks, main):
     rows = {who: {"loss": 100.0, "loss_error": 1.0} for who in ("sdebnn", "bare lax.scan")}
     main.check(job, rows, gpu=False)
     rows["sdebnn"]["loss"] = 106.0
-    with pytest.raises(SystemExit, match="not the same work"):
+    with pytest.raises(SystemExit, match="do not compute the same"):
         main.check(job, rows, gpu=False)
     rows["torchsde"] = rows.pop("bare lax.scan")  # which had no memory left
-    with pytest.raises(SystemExit, match=r"that of torchsde 100\.00 ± 1\.00: not the same work"):
+    with pytest.raises(SystemExit, match=r"that of torchsde 100\.00 ± 1\.00: they do not compute the same"):
         main.check(job, rows, gpu=False)
 
 
@@ -118,7 +118,7 @@ def test_useful_arithmetic_is_counted(benchmarks):
 
 @pytest.mark.parametrize("inferred", [(), (1,)])
 def test_useful_arithmetic_of_our_nets_is_counted_wherever_their_paths_begin(benchmarks, inferred):
-    net = our_net((16, 16, 3), 10, channels=(8, 16), inferred=inferred, key=jax.random.key(0))
+    net = our_net((16, 16, 3), 10, channels=(8, 16), infer_w0_of=inferred, key=jax.random.key(0))
     stem, down, fields = 256 * 9 * (8 * 8 + 8 * 8), 64 * 9 * 8 * 16, 8 * 2 * 9 * (256 * 8 * 8 + 64 * 16 * 16)
     by_hand = 3 * 2 * 2 * (stem + down + fields + 16 * 10)
     assert benchmarks("jobs").gflop_of(net, np.zeros((2, 16, 16, 3), np.float32), 1) == pytest.approx(by_hand / 1e9)
@@ -160,7 +160,7 @@ def test_torchsde_solves_the_same_net(benchmarks, tmp_path, kind):
 
 def test_a_worker_is_given_up_if_it_is_not_ready_in_time_and_no_other(benchmarks, tmp_path):
     """One that was ready while another was waited for still is; one that died says why, whatever killed it."""
-    talking = benchmarks("talking")
+    worker_io = benchmarks("worker_io")
     script = tmp_path / "worker.py"
     script.write_text(
         "import os, sys, time\n"
@@ -169,7 +169,7 @@ def test_a_worker_is_given_up_if_it_is_not_ready_in_time_and_no_other(benchmarks
         "print('ready {}', flush=True); sys.stdin.readline(); print('did {}', flush=True)\n"
     )
     slow, quick, dead = (
-        talking.Worker(sys.executable, str(script), how, patience=3) for how in ("slow", "quick", "dead")
+        worker_io.Worker(sys.executable, str(script), how, patience=3) for how in ("slow", "quick", "dead")
     )
     assert slow.ready() == "it was not ready after 3 s"
     assert quick.ready() == {}

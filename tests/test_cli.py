@@ -15,7 +15,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return out, run("demo", "--out", str(out))
+    return out, run("demo", "--out", str(out), "--epochs", "2000")
 
 
 def test_the_demo_writes_its_pictures_and_metrics_and_says_where(demo):
@@ -38,7 +38,8 @@ def test_the_demo_is_calibrated_inside_the_data_and_unsure_outside(demo):
     assert metrics["std_ratio"] >= 3
 
 
-def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path):
+@pytest.mark.usefixtures("_as_a_user")
+def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path, capfd, monkeypatch):
     file = tmp_path / "file"
     file.write_text("kept")
     new = ("--out", str(tmp_path / "new"))
@@ -48,10 +49,13 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path):
         ((*new, "--epochs", "0"), "epochs=0"),
         ((*new, "--seed", "99999999999999999999"), "seed=99999999999999999999"),
     ):
-        done = run("demo", *arguments)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        monkeypatch.setattr(sys, "argv", ["sdebnn", "demo", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        said = capfd.readouterr().err
+        assert stop.value.code == 2
+        assert words in said
+        assert len(said.strip().splitlines()) == 1
     assert file.read_text() == "kept"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

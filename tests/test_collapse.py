@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import SDEBNN, Categorical, Cauchy, Gaussian, Laplace, MeanField, Point, StudentT, fit
-from sdebnn.likelihoods import noise_log_prob
+from sdebnn import SDEBNN, Categorical, Cauchy, FixedGrid, Gaussian, Laplace, Objective, Point, StudentT, fit
+from sdebnn.likelihoods.location_scale import MISFIT
+from sdebnn.nn import MeanField
 from sdebnn.train.collapse import KL_WARMUP, infers_start, warn_if_collapsed
 
 KEY = jax.random.key(0)
@@ -18,7 +19,7 @@ LINE = eqx.nn.Linear(1, 1, key=KEY)
 
 
 def net(**how):
-    return SDEBNN.mlp(1, 1, widths=(4,), drift=(2,), key=KEY, **how)
+    return SDEBNN.mlp(1, 1, widths=(4,), drift=(2,), solver=FixedGrid(4), key=KEY, **how)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,14 @@ def net(**how):
         (Gaussian(0.3, learn=True), stats.norm(scale=0.3)),
     ],
 )
-def test_the_log_density_at_the_noise_is_minus_the_entropy(law, exact):
-    assert noise_log_prob(law) == pytest.approx(-exact.entropy(), abs=1e-5)
+def test_a_fit_exceeds_the_log_density_of_residuals_of_twice_the_noise_s_variance(law, exact):
+    # MISFIT nats below minus the entropy, for each of two targets
+    expected = 2 * (-exact.entropy() - MISFIT)
+    assert law.log_prob_of_a_fit(jnp.zeros((5, 2)), None) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_noise_that_outputs_set_or_that_classes_have_is_unknown():
-    assert noise_log_prob(Gaussian(None)) is None
-    assert noise_log_prob(Categorical()) is None
+def test_the_log_likelihood_of_a_fit_is_unknown_if_the_outputs_give_the_scale():
+    assert Gaussian(None).log_prob_of_a_fit(jnp.zeros((5, 2)), None) is None
 
 
 def test_the_kl_is_warmed_up_where_the_start_is_inferred_and_only_there(capfd):
@@ -45,8 +47,8 @@ def test_the_kl_is_warmed_up_where_the_start_is_inferred_and_only_there(capfd):
     for model, share in ((net(), KL_WARMUP), (net(initial=Point), 0.0), (MeanField(LINE), KL_WARMUP)):
         assert infers_start(model) == (share > 0)
         fit(model, Gaussian(1.0), x, x, key=KEY, epochs=1)
-        assert ("over the first 30% of the run" in capfd.readouterr().err) == (share > 0)
-    fit(net(), Gaussian(1.0), x, x, key=KEY, epochs=1, kl_warmup=0.0)
+        assert ("over the first 30%" in capfd.readouterr().err) == (share > 0)
+    fit(net(), Gaussian(1.0), x, x, key=KEY, epochs=1, objective=Objective(kl_warmup=0.0))
     assert "over the first" not in capfd.readouterr().err
 
 
@@ -75,5 +77,6 @@ def test_a_net_that_learns_nothing_says_so():
     x = jnp.linspace(-1, 1, 20)[:, None]
     with pytest.warns(RuntimeWarning, match="raise kl_warmup"):
         fit(
-            net(), Gaussian(0.1), x, jnp.sin(3 * x), key=KEY, epochs=400, kl_weight=1e3, kl_warmup=0.0, progress=False
+            net(), Gaussian(0.1), x, jnp.sin(3 * x), key=KEY, epochs=400,
+            objective=Objective(kl_weight=1e3, kl_warmup=0.0), progress=False,
         )  # fmt: skip

@@ -68,7 +68,7 @@ def test_scores_are_in_the_units_of_the_data(tmp_path):
     spread = float(np.std(a_line().train.y))
     assert spread / 3 < scores["rmse"] < 3 * spread
     # NLL of a normal law of standard deviation σ, at errors e: log σ + ½ log 2π + ½ mean e²/σ² in the data's units
-    sigma = 0.1 * float(table.task.scale.y_scale)
+    sigma = 0.1 * float(table.task.standardisers.y.spread[0])
     by_hand = np.log(sigma) + 0.5 * np.log(2 * np.pi) + 0.5 * (scores["rmse"] / sigma) ** 2
     assert scores["nll"] == pytest.approx(by_hand, rel=0.1)
     assert table.curve("ODEnet").shape == (2, 1000, 161)
@@ -88,7 +88,7 @@ def test_a_table_that_was_stopped_goes_on_with_what_is_missing(begun):
     out, rows, first = begun
     with pytest.raises(ValueError, match=r"holds a comparison already: add --resume"):
         Comparison(a_line(), out, only=rows, epochs=1)
-    with pytest.raises(ValueError, match=r"made with epochs=1, this command has 2"):
+    with pytest.raises(ValueError, match=r"made with epochs=1, this run has 2"):
         Comparison(a_line(), out, only=rows, epochs=2, resume=True)
     with pytest.raises(ValueError, match=r"examples=18.* has 54"):
         Comparison(a_line(60), out, only=rows, epochs=1, resume=True)
@@ -129,7 +129,7 @@ def test_the_command_prints_one_json_object_and_keeps_the_picture(tmp_path):
     ("arguments", "words"),
     [
         (["--data", "nowhere"], "data='nowhere' is unknown"),
-        (["--data", "toy", "--row", "GP"], "row='GP' is not one for toy: choose from GP (exact), HMC"),
+        (["--data", "toy", "--row", "GP"], "row='GP' is not a row for toy: choose from GP (exact), HMC"),
         (["--data", "toy", "--epochs", "0"], "epochs=0"),
         (["--data", "toy", "--kl-weight", "-1"], "kl_weight=-1"),
         (["--data", "toy", "--seed", "-1"], "seed=-1"),

@@ -11,8 +11,7 @@ import pytest
 from jax import lax
 
 from sdebnn import FixedGrid, bayesianize
-from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, unsqueeze
-from sdebnn.convolutions import squeezed as over_patches
+from sdebnn.convolutions import Conv, GroupNorm, TimeConv, TimeConvLayer, squeeze, squeezed, unsqueeze
 from sdebnn.convolutions.operations import add_to_each, conv, conv_transpose
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
@@ -247,7 +246,7 @@ def test_no_images_have_no_gradient(layer):
 
 
 def test_what_is_added_must_look_like_an_image():
-    with pytest.raises(ValueError, match=r"shape \(4,\), which is not the end of \(3, 2, 6\)"):
+    with pytest.raises(ValueError, match=r"shape \(4,\), which is not the end of the shape \(3, 2, 6\)"):
         add_to_each(jnp.zeros((3, 2, 6)), jnp.zeros(4))
 
 
@@ -271,8 +270,8 @@ def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(ke
     field = jax.tree.map(lambda leaf: 0.4 * normal(steps, *leaf.shape) if eqx.is_array(leaf) else leaf, one)
     layers = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers)
     h0 = normal(2, *sides, channels)
-    assert over_patches.fits(layers, h0, [layer.move for layer in field.layers])
-    assert (channels >= over_patches.MANY) is (channels == 18)
+    assert squeezed.fits(layers, h0, [layer.move for layer in field.layers])
+    assert (channels >= squeezed.MIN_UNPACKED_CHANNELS) is (channels == 18)
 
     def plain(layers, h):
         for i in range(steps):
@@ -283,7 +282,7 @@ def test_over_patches_all_steps_and_all_gradients_are_those_of_the_plain_loop(ke
         return h
 
     def ours(layers, h):
-        return over_patches.euler(layers, h, activation=jnp.tanh, compute="float32", keep=keep, unroll=2)
+        return squeezed.euler_over_patches(layers, h, activation=jnp.tanh, compute="float32", keep=keep, unroll=2)
 
     @jax.jit
     def both(layers, h):
@@ -308,7 +307,7 @@ def test_over_patches_bfloat16_is_near_float32_and_maps_are_kept_from_cudnn(chan
 
     def at(compute):
         how = {"activation": jnp.tanh, "compute": compute, "keep": True, "unroll": 1}
-        return lambda layers, h: over_patches.euler(layers, h, **how)
+        return lambda layers, h: squeezed.euler_over_patches(layers, h, **how)
 
     full, half = (at(compute)(layers, h0) for compute in ("float32", "bfloat16"))
     assert 0 < float(jnp.max(jnp.abs(full - half))) < 0.02 * float(jnp.max(jnp.abs(full)))
@@ -327,11 +326,11 @@ def test_over_patches_refuses_what_it_is_not_for():
     field = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, filled(TimeConv, 3, (4, 4, 4)))
     layers = tuple((layer.kernel, layer.time, layer.bias) for layer in field.layers)
     moves = [layer.move for layer in field.layers]
-    assert over_patches.fits(layers, normal(1, 8, 8, 3), moves)
-    assert not over_patches.fits(layers, normal(1, 7, 8, 3), moves)  # an odd side
-    assert not over_patches.fits(layers, normal(1, 8, 8, 3), ["same"] * 4)
-    assert not over_patches.fits([(k[0], t[0], b[0]) for k, t, b in layers], normal(1, 8, 8, 3), moves)  # of one step
-    assert not over_patches.fits([(k, None, b) for k, _, b in layers], normal(1, 8, 8, 3), moves)
+    assert squeezed.fits(layers, normal(1, 8, 8, 3), moves)
+    assert not squeezed.fits(layers, normal(1, 7, 8, 3), moves)  # an odd side
+    assert not squeezed.fits(layers, normal(1, 8, 8, 3), ["same"] * 4)
+    assert not squeezed.fits([(k[0], t[0], b[0]) for k, t, b in layers], normal(1, 8, 8, 3), moves)  # of one step
+    assert not squeezed.fits([(k, None, b) for k, _, b in layers], normal(1, 8, 8, 3), moves)
 
 
 class Leaky(TimeConv):
@@ -361,8 +360,8 @@ def test_a_block_computes_the_same_the_way_a_gpu_would(monkeypatch, make, activa
     block = bayesianize(field, drift=(2,), solver=FixedGrid(3), key=KEY)
     h0 = normal(2, 6, 4, 3)
     there = []
-    original = over_patches.euler
-    monkeypatch.setattr(over_patches, "euler", lambda *args, **how: there.append(1) or original(*args, **how))
+    original = squeezed.euler_over_patches
+    monkeypatch.setattr(squeezed, "euler_over_patches", lambda *args, **how: there.append(1) or original(*args, **how))
 
     def value_and_gradient():
         jax.clear_caches()

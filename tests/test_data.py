@@ -1,4 +1,4 @@
-"""Toy problems, parts that are held out, and random views of images."""
+"""The catalogue, toy problems, held-out parts, standardisation, and random views of images."""
 
 import re
 import tracemalloc
@@ -9,8 +9,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from sdebnn.data import Part, RandomView, held_out, toy
-from sdebnn.data.dataset import Rows
+from sdebnn.data import CATALOGUE, Entry, Part, RandomView, SelectedRows, Standardiser, find, held_out, load, toy
 
 KEY = jax.random.key(0)
 
@@ -83,6 +82,60 @@ def test_noise_blurs_by_its_standard_deviation(make):
     assert abs(float(np.std(blurred - clean)) - 0.3) < 4 * 0.3 / np.sqrt(2 * 8000)
 
 
+def parabola(request):
+    """A reader as a user writes one, outside the package."""
+    x = np.random.default_rng(request.seed).uniform(-1, 1, (30, 1)).astype(np.float32)
+    return Part(x[:20], x[:20] ** 2), Part(x[20:], x[20:] ** 2)
+
+
+def test_a_row_of_ones_own_is_loaded_like_a_name():
+    data = load(Entry("parabola", parabola, "A parabola.", shape=(1,)), seed=3)
+    assert (data.name, data.classes) == ("parabola", None)
+    assert np.array_equal(data.train.y, data.train.x**2)
+    assert not np.array_equal(load(Entry("parabola", parabola, "", shape=(1,)), seed=4).train.x, data.train.x)
+    with pytest.raises(ValueError, match=r"parabola returned examples of shape \(1,\) .* declares \(2,\)"):
+        load(Entry("parabola", parabola, "", shape=(2,)))
+
+
+def test_the_data_sets_that_need_no_files_have_the_declared_shapes_and_classes():
+    entries = [entry for entry in CATALOGUE.values() if entry.built_in]
+    assert len(entries) >= 10
+    for entry in entries:
+        data = load(entry.name)
+        assert data.train.x.shape[1:] == data.test.x.shape[1:] == entry.shape
+        if entry.classes is None:
+            assert data.train.y.shape == (len(data.train.x), 1)
+        else:
+            assert set(data.test.y.tolist()) == set(range(len(entry.classes)))
+
+
+def test_a_name_is_a_row_and_its_options_and_anything_else_is_a_path(tmp_path):
+    assert find("uci/concrete/3") == (CATALOGUE["uci"], ("concrete", "3"))
+    assert find("digits") == (CATALOGUE["digits"], ())
+    for path in ("digits/1", "uci/concrete/3/4", "nonsense", str(tmp_path)):
+        assert find(path) is None
+    with pytest.raises(ValueError, match=r"data='nonsense' is unknown: choose one of toy, .*uci/NAME/SPLIT, a \.csv"):
+        load("nonsense")
+
+
+def test_a_standardiser_is_undone_and_treats_constant_columns_as_told():
+    columns = np.random.default_rng(0).normal(size=(50, 3)) * [1e-3, 1e150, 0] + [5, 0, 0.1]
+    scaling = Standardiser.of(columns)
+    z = scaling.to(columns)
+    np.testing.assert_allclose(z[:, :2].mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(z[:, :2].std(0), 1, rtol=1e-9)
+    assert np.all(z[:, 2] == 0)
+    assert scaling.spread[2] == 1
+    np.testing.assert_allclose(scaling.undo(z), columns, rtol=1e-12)
+    assert np.abs(scaling.clipped(columns + 1e200)).max() == 1e6
+    assert np.all(Standardiser.of(columns, constant=np.inf).to(columns + 7)[:, 2] == 0)
+    weighted = Standardiser.of(columns, np.arange(50.0))
+    repeated = Standardiser.of(np.repeat(columns, np.arange(50), axis=0))
+    np.testing.assert_allclose(weighted, repeated, rtol=1e-6)
+    batched = Standardiser.of_batches(np.array_split(columns[:, [0, 2]], 7))
+    np.testing.assert_allclose(batched, np.array(scaling)[:, [0, 2]], rtol=1e-6)
+
+
 @pytest.fixture
 def part(tmp_path):
     """A hundred examples on disk."""
@@ -107,7 +160,7 @@ def test_what_is_held_out_and_what_is_left_partition_the_examples(share, part):
 def test_rows_are_indexed_like_the_array_they_stand_for(part):
     train, _ = held_out(part, seed=0)
     rows, copy = train.x, np.asarray(train.x)
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, SelectedRows)
     assert (rows.shape, rows.dtype, rows.ndim, len(rows)) == (copy.shape, copy.dtype, 2, 90)
     for key in (0, -1, slice(5, 50, 7), np.array([3, 3, 89]), [2, 1], copy[:, 0] % 2 == 0, slice(0)):
         assert np.array_equal(rows[key], copy[key])
@@ -222,7 +275,7 @@ BAD = {
     "cutout": (lambda: RandomView(cutout=2.5), "cutout=2.5", "whole number"),
     "padding": (lambda: RandomView(padding="zero"), "padding='zero'", "'fill'"),
     "fill": (lambda: RandomView(fill=float("nan")), "fill[0]=nan", "finite"),
-    "fill of three": (lambda: RandomView(fill=(1, 2, 3))(IMAGES, key=KEY), "3 values for 2 channels", "one each"),
+    "fill of three": (lambda: RandomView(fill=(1, 2, 3))(IMAGES, key=KEY), "3 values for 2 channels", "one for each"),
     "fill of no byte": (lambda: RandomView(fill=300)(IMAGES, key=KEY), "fill=(300,)", "0 to 255"),
     "shift beyond": (lambda: RandomView(9)(IMAGES, key=KEY), "shift=9", "smaller"),
     "one image": (lambda: RandomView(1)(IMAGES[0], key=KEY), "(9, 12, 2)", "(examples, height, width, channels)"),

@@ -13,7 +13,7 @@ import files
 import numpy as np
 import pytest
 
-from sdebnn.data import download, get, images, published, transfer
+from sdebnn.data import CATALOGUE, File, download, get, load, transfer
 
 pytest.importorskip("requests")
 
@@ -75,31 +75,31 @@ class Server:
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(transfer, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(transfer, "FIRST_WAIT_SECONDS", 0.01)
     made = Server()
     yield made
     made.close()
 
 
-def publish(monkeypatch, name, blobs):
-    """Let these be the files that are published."""
-    known = {file: transfer.File(len(blob), files.md5(blob)) for file, blob in blobs.items()}
-    monkeypatch.setitem(download.SOURCES, name, download.SOURCES[name]._replace(files=known))
+def publish(monkeypatch, name, blobs, **changes):
+    """Make these the published files of a data set, and change other fields of its row."""
+    known = {file: File(len(blob), files.md5(blob)) for file, blob in blobs.items()}
+    entry = CATALOGUE[name]
+    monkeypatch.setitem(CATALOGUE, name, entry._replace(source=entry.source._replace(files=known), **changes))
 
 
 @pytest.fixture
 def mnist(server, monkeypatch):
     """A small MNIST on the server, its digests the published ones."""
     server.files, digests, arrays = files.mnist_files()
-    monkeypatch.setitem(published.DIGESTS, "mnist", digests)
-    publish(monkeypatch, "mnist", server.files)
+    publish(monkeypatch, "mnist", server.files, digests=digests, shape=(9, 7, 1))
     return arrays
 
 
 def test_what_was_fetched_is_what_was_published(server, mnist, tmp_path, capfd):
     assert get("mnist", tmp_path, base=server.base) == tmp_path / "mnist"
     assert files.everything_under(tmp_path / "mnist") == server.files
-    loaded = images.mnist(tmp_path)
+    loaded = load("mnist", folder=tmp_path)
     assert np.array_equal(loaded.train.x[..., 0], mnist[0])
     shown = capfd.readouterr()
     assert shown.out == ""
@@ -205,7 +205,7 @@ def test_a_file_that_does_not_come_whole_leaves_nothing_and_the_rest_is_kept(cas
 @pytest.mark.parametrize("bad", [status(500), status(429), "cut", "reset"])
 def test_a_failure_that_passes_is_tried_again(bad, server, mnist, tmp_path):
     def answer(handler, blob):
-        if server.asked.count(THIRD) == transfer.TRIES:
+        if server.asked.count(THIRD) == transfer.ATTEMPTS:
             server.send(handler, blob)
         elif bad == "cut":
             server.send(handler, blob[:9], Content_Length=len(blob))
@@ -224,7 +224,7 @@ def test_the_waits_between_tries_double_and_a_server_may_ask_for_longer_ones(
     asked, waits, server, mnist, tmp_path, monkeypatch
 ):
     slept = []
-    monkeypatch.setattr(transfer, "FIRST_WAIT", 1.0)
+    monkeypatch.setattr(transfer, "FIRST_WAIT_SECONDS", 1.0)
     monkeypatch.setattr(transfer.time, "sleep", slept.append)
     server.ways[FIRST] = status(429, **({"Retry_After": asked} if asked else {}))
     failure("mnist", tmp_path, server.base)
@@ -249,8 +249,8 @@ def trickled_chunk_size(server, handler, blob):
 @pytest.mark.parametrize(
     ("limits", "line", "tries"),
     [
-        ({"WINDOW": 0.2}, "sent fewer than 10000 bytes a second for 0.2 seconds", 4),
-        ({"ALLOWANCE": 0.3, "AVERAGE": 1e9}, "took longer than the 0 seconds allowed for its", 1),
+        ({"WINDOW_SECONDS": 0.2}, "sent fewer than 10000 bytes per second for 0.2 seconds", 4),
+        ({"BASE_SECONDS": 0.3, "EXPECTED_BYTES_PER_SECOND": 1e9}, "took longer than the 0 seconds allowed for", 1),
     ],
 )
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
@@ -267,10 +267,8 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
 
 
 def test_the_time_that_a_file_may_take_grows_with_its_size():
-    source = download.SOURCES
-    small, large = source["mnist"].files["t10k-labels-idx1-ubyte.gz"], source["cifar10c"].files["CIFAR-10-C.tar"]
-    assert 600 < transfer._allowed(small) < 601
-    assert 15 * 3600 < transfer._allowed(large) < 17 * 3600
+    assert 600 < transfer._allowed_seconds(File(4_542, "")) < 601
+    assert 15 * 3600 < transfer._allowed_seconds(File(2_918_471_680, "")) < 17 * 3600
 
 
 def test_a_body_without_end_is_cut_off(server, mnist, tmp_path):
@@ -291,7 +289,7 @@ def test_a_file_that_the_server_calls_an_encoding_is_kept_as_it_is(server, mnist
 
 
 def test_every_published_address_is_https_and_every_file_has_a_size_and_a_digest():
-    for source in download.SOURCES.values():
+    for source in filter(None, (entry.source for entry in CATALOGUE.values())):
         assert source.address.startswith("https://")
         for size, md5 in source.files.values():
             assert size > 0
@@ -323,9 +321,9 @@ def test_a_process_that_is_killed_leaves_nothing_under_the_name_of_a_file(server
         server.closed.wait()
 
     server.ways[FIRST] = half
-    file = transfer.File(len(server.files[FIRST]), files.md5(server.files[FIRST]))
+    file = File(len(server.files[FIRST]), files.md5(server.files[FIRST]))
     code = (
-        "from pathlib import Path; from sdebnn.data import transfer; import sys; transfer.CHUNK = 9;"
+        "from pathlib import Path; from sdebnn.data import transfer; import sys; transfer.CHUNK_BYTES = 9;"
         f"transfer.fetch(sys.argv[1], Path(sys.argv[2]), transfer.File({file.size}, '{file.md5}'), lambda n: None)"
     )
     command = [sys.executable, "-c", code, f"{server.base}/{FIRST}", str(tmp_path / FIRST)]
@@ -344,7 +342,7 @@ def test_an_interrupt_leaves_nothing(server, mnist, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        transfer.fetch(f"{server.base}/{FIRST}", tmp_path / FIRST, download.SOURCES["mnist"].files[FIRST], interrupt)
+        transfer.fetch(f"{server.base}/{FIRST}", tmp_path / FIRST, CATALOGUE["mnist"].source.files[FIRST], interrupt)
     assert files.everything_under(tmp_path) == {}
 
 
@@ -400,7 +398,7 @@ def test_a_server_that_is_not_there_is_one_line(mnist, tmp_path):
 def test_an_address_that_is_none_is_refused(base, server, mnist, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as a user has it
     message = failure("mnist", tmp_path, base)
-    assert message.startswith(f"base={base!r} is not an address: pass one such as 'https://")
+    assert message.startswith(f"base={base!r} is not a web address: pass one such as 'https://")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -433,15 +431,14 @@ def test_without_requests_the_line_says_what_to_install(mnist, monkeypatch, tmp_
 
 
 def test_unknown_names_are_refused(tmp_path):
-    assert "name='imagenet' is unknown: choose one of 'mnist'" in failure("imagenet", tmp_path, None)
+    assert "name='imagenet' is unknown: choose one of 'toy'" in failure("imagenet", tmp_path, None)
 
 
 def test_the_archive_of_cifar10_is_read_as_it_comes(server, monkeypatch, tmp_path):
     server.files, digests, arrays = files.cifar_files("bin", packed=True)
-    monkeypatch.setitem(published.DIGESTS, "cifar10", digests)
-    publish(monkeypatch, "cifar10", server.files)
+    publish(monkeypatch, "cifar10", server.files, digests=digests)
     get("cifar10", tmp_path, base=server.base)
-    assert np.array_equal(images.cifar10(tmp_path).train.x, arrays[0])
+    assert np.array_equal(load("cifar10", folder=tmp_path).train.x, arrays[0])
 
 
 @pytest.fixture
@@ -449,12 +446,12 @@ def corrupted(server, monkeypatch):
     """A small CIFAR-10-C whose archive also holds what has no place in it."""
     x, y = files.pictures(3, 15, 32, 32, 3)
     made = {"fog.npy": files.npy(x), "labels.npy": files.npy(y)}
-    monkeypatch.setitem(published.DIGESTS, "cifar10c", {name: files.md5(blob) for name, blob in made.items()})
+    digests = {name: files.md5(blob) for name, blob in made.items()}
 
     def serve(members):
         blob = files.tar({"../evil.npy": b"!", "/evil.npy": b"!", "CIFAR-10-C/../../evil.npy": b"!", **members})
         server.files = {"CIFAR-10-C.tar": blob}
-        publish(monkeypatch, "cifar10c", server.files)
+        publish(monkeypatch, "cifar10c", server.files, digests=digests)
 
     return {f"CIFAR-10-C/{name}": blob for name, blob in made.items()}, serve
 
@@ -464,7 +461,7 @@ def test_an_archive_is_unpacked_to_the_published_files_and_no_others(server, cor
     serve(made)
     get("cifar10c", tmp_path / "data", base=server.base)
     assert files.everything_under(tmp_path) == {f"data/{name}": blob for name, blob in made.items()}
-    assert images.cifar10c("fog", 1, tmp_path / "data").x.shape == (3, 32, 32, 3)
+    assert len(load("cifar10c/fog/1", folder=tmp_path / "data", parts=("test",)).test.x) == 3
     server.asked.clear()
     get("cifar10c", tmp_path / "data", base=server.base)
     assert server.asked == []
@@ -473,8 +470,8 @@ def test_an_archive_is_unpacked_to_the_published_files_and_no_others(server, cor
 @pytest.mark.parametrize(
     ("members", "line"),
     [
-        ({}, "lacks CIFAR-10-C/fog.npy"),
-        ({"CIFAR-10-C/fog.npy": b"other"}, "holds another fog.npy than the published one"),
+        ({}, "does not contain CIFAR-10-C/fog.npy"),
+        ({"CIFAR-10-C/fog.npy": b"other"}, "fog.npy in "),
     ],
 )
 def test_an_archive_of_other_files_leaves_none_of_them(members, line, server, corrupted, tmp_path):

@@ -10,7 +10,7 @@ import files
 import numpy as np
 import pytest
 
-from sdebnn.data import formats, images, published, tabular
+from sdebnn.data import CATALOGUE, formats, images, load, tabular
 
 
 def a_pipe(path):
@@ -59,23 +59,22 @@ def cifar_batches(root):
 # What lies in a folder, the file that is replaced, and how the folder is read.
 PLACES = {
     "csv": (lambda root: None, "mine.csv", lambda root: tabular.csv(root / "mine.csv")),
-    "uci table": (uci, "uci/boats/data.txt", lambda root: tabular.uci("boats", 0, root)),
-    "uci index": (uci, "uci/boats/index_test_0.txt", lambda root: tabular.uci("boats", 0, root)),
+    "uci table": (uci, "uci/boats/data.txt", lambda root: load("uci/boats/0", folder=root)),
+    "uci index": (uci, "uci/boats/index_test_0.txt", lambda root: load("uci/boats/0", folder=root)),
     "arrays": (arrays, "y_test.npy", tabular.arrays),
     "one array": (lambda root: None, "x.npy", lambda root: formats.mapped(root / "x.npy")),
     "idx": (lambda root: files.write(root / "mnist", files.mnist_files()[0]), "mnist/train-images-idx3-ubyte.gz",
-            images.mnist),
-    "archive": (cifar_archive, "cifar10/cifar-10-binary.tar.gz", images.cifar10),
-    "batch": (cifar_batches, "cifar10/cifar-10-batches-py/data_batch_3", images.cifar10),
+            lambda root: load(CATALOGUE["mnist"]._replace(digests=files.mnist_files()[1]), folder=root)),
+    "archive": (cifar_archive, "cifar10/cifar-10-binary.tar.gz", lambda root: load("cifar10", folder=root)),
+    "batch": (cifar_batches, "cifar10/cifar-10-batches-py/data_batch_3", lambda root: load("cifar10", folder=root)),
     "published array": (lambda root: None, "x.npy", lambda root: images.saved(root / "x.npy", "0" * 32)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("make", [a_pipe, a_device, a_folder, a_socket])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_not_a_regular_file_is_refused_at_once(place, make, tmp_path, monkeypatch):
+def test_what_is_not_a_regular_file_is_refused_at_once(place, make, tmp_path):
     fill, name, read = PLACES[place]
-    monkeypatch.setitem(published.DIGESTS, "mnist", files.mnist_files()[1])
     fill(tmp_path)
     path = tmp_path / name
     path.unlink(missing_ok=True)
@@ -182,4 +181,4 @@ def test_what_is_no_saved_array_is_called_so(blob, tmp_path):
     path.write_bytes(blob)
     with pytest.raises(ValueError, match=r".") as caught:
         formats.mapped(path)
-    assert str(caught.value) == f"{path} is not a .npy file, which is what numpy.save writes."
+    assert str(caught.value) == f"{path} is not a .npy file: write it with numpy.save."

@@ -13,7 +13,7 @@ import files
 import numpy as np
 import pytest
 
-from sdebnn.data import formats, images, published
+from sdebnn.data import CATALOGUE, Entry, formats, home, load
 
 
 def arrays_of(loaded) -> list[np.ndarray]:
@@ -34,34 +34,41 @@ def corrupted_files():
     return made, {name: files.md5(blob) for name, blob in made.items()}, [x[6:9], y[6:9]]
 
 
-# form: where it lies, its name in the table of digests, its files, the one to damage, how it is read
+# form: the data set, its files, the one to damage
 FORMS = {
-    "idx.gz": ("mnist", "mnist", files.mnist_files, "train-images-idx3-ubyte.gz", images.mnist),
-    "idx.gz labels": ("mnist", "mnist", files.mnist_files, "t10k-labels-idx1-ubyte.gz", images.mnist),
-    "idx": ("fashion-mnist", "fashion-mnist", lambda: files.mnist_files(False), "t10k-images-idx3-ubyte",
-            images.fashion_mnist),
-    "bin": ("cifar10", "cifar10", lambda: files.cifar_files("bin", False), "cifar-10-batches-bin/data_batch_3.bin",
-            images.cifar10),
-    "bin tar": ("cifar10", "cifar10", lambda: files.cifar_files("bin", True), "cifar-10-binary.tar.gz", images.cifar10),
-    "pickle": ("cifar10", "cifar10", lambda: files.cifar_files("py", False), "cifar-10-batches-py/test_batch",
-               images.cifar10),
-    "pickle tar": ("cifar10", "cifar10", lambda: files.cifar_files("py", True), "cifar-10-python.tar.gz",
-                   images.cifar10),
-    "npy": ("CIFAR-10-C", "cifar10c", corrupted_files, "fog.npy", lambda f: images.cifar10c("fog", 3, f)),
-    "npy labels": ("CIFAR-10-C", "cifar10c", corrupted_files, "labels.npy", lambda f: images.cifar10c("fog", 3, f)),
-}  # fmt: skip
+    "idx.gz": ("mnist", files.mnist_files, "train-images-idx3-ubyte.gz"),
+    "idx.gz labels": ("mnist", files.mnist_files, "t10k-labels-idx1-ubyte.gz"),
+    "idx": ("fashion-mnist", lambda: files.mnist_files(False), "t10k-images-idx3-ubyte"),
+    "bin": ("cifar10", lambda: files.cifar_files("bin", False), "cifar-10-batches-bin/data_batch_3.bin"),
+    "bin tar": ("cifar10", lambda: files.cifar_files("bin", True), "cifar-10-binary.tar.gz"),
+    "pickle": ("cifar10", lambda: files.cifar_files("py", False), "cifar-10-batches-py/test_batch"),
+    "pickle tar": ("cifar10", lambda: files.cifar_files("py", True), "cifar-10-python.tar.gz"),
+    "npy": ("cifar10c", corrupted_files, "fog.npy"),
+    "npy labels": ("cifar10c", corrupted_files, "labels.npy"),
+}
+
+
+def small(name: str, digests: dict[str, str]) -> Entry:
+    """The row of a data set with other digests, and with the shape of the images of ``files``."""
+    return CATALOGUE[name]._replace(digests=digests, shape=(9, 7, 1) if "mnist" in name else (32, 32, 3))
+
+
+def fog(severity: int, folder: Path):
+    return load(f"cifar10c/fog/{severity}", folder=folder, parts=("test",)).test
 
 
 @pytest.fixture
 def published_as(tmp_path, monkeypatch):
-    """Write a form's files where they belong, and let its digests be the published ones."""
+    """Write the files of a form to disk, and make their digests the published ones."""
 
     def publish(form):
-        place, name, make, damaged, read = FORMS[form]
+        name, make, damaged = FORMS[form]
         made, digests, arrays = make()
-        monkeypatch.setitem(published.DIGESTS, name, digests)
-        files.write(tmp_path / place, made)
-        return tmp_path / place / damaged, lambda: read(tmp_path), arrays, name
+        entry = small(name, digests)
+        monkeypatch.setitem(CATALOGUE, name, entry)
+        files.write(entry.folder(tmp_path), made)
+        read = (lambda: fog(3, tmp_path)) if name == "cifar10c" else lambda: load(name, folder=tmp_path)
+        return entry.folder(tmp_path) / damaged, read, arrays, name
 
     return publish
 
@@ -137,15 +144,15 @@ def test_a_missing_file_is_named_with_the_command_that_fetches_it(form, publishe
         read()
 
 
-def test_what_an_unpacked_folder_lacks_is_read_from_the_archive(tmp_path, monkeypatch):
+def test_what_an_unpacked_folder_lacks_is_read_from_the_archive(tmp_path):
     unpacked, digests, arrays = files.cifar_files("bin", packed=False)
-    monkeypatch.setitem(published.DIGESTS, "cifar10", digests)
+    entry = small("cifar10", digests)
     files.write(tmp_path / "cifar10", unpacked | files.cifar_files("bin", packed=True)[0])
     (tmp_path / "cifar10/cifar-10-batches-bin/data_batch_2.bin").unlink()
-    assert same(images.cifar10(tmp_path), arrays)
+    assert same(load(entry, folder=tmp_path), arrays)
     (tmp_path / "cifar10/cifar-10-binary.tar.gz").unlink()
     with pytest.raises(ValueError, match=r"data_batch_2\.bin is missing, and .* holds no archive of CIFAR-10"):
-        images.cifar10(tmp_path)
+        load(entry, folder=tmp_path)
 
 
 def test_a_folder_in_place_of_a_file_is_refused_in_one_line(published_as):
@@ -159,22 +166,21 @@ def test_a_folder_in_place_of_a_file_is_refused_in_one_line(published_as):
 def test_a_part_that_is_not_asked_for_need_not_be_there(published_as, tmp_path):
     path, _, arrays, _ = published_as("idx.gz")
     path.unlink()
-    loaded = images.mnist(tmp_path, parts=("test",))
+    loaded = load("mnist", folder=tmp_path, parts=("test",))
     assert same(loaded, [arrays[0][:0], arrays[1][:0], *arrays[2:]])
     with pytest.raises(ValueError, match=r"the test part alone, pass parts=\('test',\)"):
-        images.mnist(tmp_path)
+        load("mnist", folder=tmp_path)
     with pytest.raises(ValueError, match=r"parts='test' must be some of"):
-        images.mnist(tmp_path, parts="test")
+        load("mnist", folder=tmp_path, parts="test")
 
 
-def test_images_and_labels_that_do_not_match_are_refused(tmp_path, monkeypatch):
+def test_images_and_labels_that_do_not_match_are_refused(tmp_path):
     made, digests, _ = files.mnist_files(False)
     made["t10k-labels-idx1-ubyte"] = files.idx(np.zeros(9, np.uint8))
     digests["t10k-labels-idx1-ubyte"] = files.md5(made["t10k-labels-idx1-ubyte"])
-    monkeypatch.setitem(published.DIGESTS, "mnist", digests)
     files.write(tmp_path / "mnist", made)
     with pytest.raises(ValueError, match=r"test images have shape \(10, 9, 7\), their labels \(9,\)"):
-        images.mnist(tmp_path)
+        load(small("mnist", digests), folder=tmp_path)
 
 
 def test_a_label_beyond_the_classes_is_refused():
@@ -184,7 +190,7 @@ def test_a_label_beyond_the_classes_is_refused():
         (formats.parse_cifar_binary, files.cifar_binary),
         (formats.parse_cifar_pickle, files.cifar_pickle),
     ):
-        with pytest.raises(ValueError, match="here holds the label 10: there are the classes 0 to 9"):
+        with pytest.raises(ValueError, match="here holds the label 10: the classes are 0 to 9"):
             parse(write(x, y), "here")
 
 
@@ -194,7 +200,7 @@ def test_no_bit_of_an_idx_header_flips_unnoticed():
         for bit in range(8):
             flipped = bytearray(blob)
             flipped[at] ^= 1 << bit
-            with pytest.raises(ValueError, match=r"^here (is not an idx file|declares|is cut short)"):
+            with pytest.raises(ValueError, match=r"^here (is not an idx file|declares|is truncated)"):
                 formats.parse_idx(bytes(flipped), "here")
 
 
@@ -206,7 +212,7 @@ def test_an_idx_file_of_more_axes_than_an_array_can_have_is_refused():
 def test_sizes_that_a_header_only_claims_cost_no_memory(tmp_path, monkeypatch):
     bomb = gzip.compress(bytes(10_000_000))
     tracemalloc.start()
-    with pytest.raises(ValueError, match="declares 4294967295x4294967295x4294967295 values and holds 1"):
+    with pytest.raises(ValueError, match="declares 4294967295x4294967295x4294967295 values and has 1"):
         formats.parse_idx(struct.pack(">I3I", 0x803, *[2**32 - 1] * 3) + b"\0", "here")
     header = "{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }".ljust(117) + "\n"
     for shape in ("1" + "0" * 14 + ",", "-4,-4,", "10**9,"):
@@ -217,15 +223,15 @@ def test_sizes_that_a_header_only_claims_cost_no_memory(tmp_path, monkeypatch):
     memo_of_4_billion = b"\x80\x02}r\xff\xff\xff\xff."
     string_of_2_gigabytes = b"\x80\x02T\xff\xff\xff\x7f."
     for blob in (memo_of_4_billion, string_of_2_gigabytes):
-        with pytest.raises(ValueError, match="here is no batch of CIFAR-10"):
+        with pytest.raises(ValueError, match="here is not a batch of CIFAR-10"):
             formats.parse_cifar_pickle(blob, "here")
-    monkeypatch.setattr(formats, "LARGEST", 10_000)
-    with pytest.raises(ValueError, match="here unfolds to more than 10000 bytes"):
+    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 10_000)
+    with pytest.raises(ValueError, match="here decompresses to more than 10000 bytes"):
         formats.gunzip(bomb, "here")
     sparse = tarfile.TarInfo("a")
     sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 2**40
     blob = sparse.tobuf(tarfile.GNU_FORMAT) + bytes(10_240)
-    with pytest.raises(ValueError, match=r"here (is damaged|lacks a)"):
+    with pytest.raises(ValueError, match=r"here (is damaged|does not contain a)"):
         formats.tar_members(blob, "here", ["a"])
     assert tracemalloc.get_traced_memory()[1] < 3e6
     tracemalloc.stop()
@@ -236,7 +242,7 @@ def test_a_gzip_that_ends_early_or_late_or_with_another_checksum_is_refused():
     assert formats.gunzip(blob, "here") == b"some bytes" * 50
     wrong = blob[:-8] + struct.pack("<I", zlib.crc32(b"other bytes")) + blob[-4:]
     for damaged in (blob[:-1], blob + b"\0", blob + blob, wrong, blob[:1], b""):
-        with pytest.raises(ValueError, match=r"^here (is cut short|has \d+ bytes after|is damaged)"):
+        with pytest.raises(ValueError, match=r"^here (is truncated|has \d+ bytes after|is damaged)"):
             formats.gunzip(damaged, "here")
 
 
@@ -293,7 +299,7 @@ def test_only_plain_files_are_taken_from_an_archive():
     blob = link.tobuf() + device.tobuf() + files.tar({"c": b"plain"})
     assert formats.tar_members(blob, "here", ["c"]) == {"c": b"plain"}
     for name in "ab":
-        with pytest.raises(ValueError, match=f"here lacks {name} as a plain file"):
+        with pytest.raises(ValueError, match=f"here does not contain {name} as a regular file"):
             formats.tar_members(blob, "here", [name])
 
 
@@ -311,7 +317,7 @@ def test_a_saved_array_is_mapped_and_not_read(dtype, tmp_path):
 def test_saved_objects_are_refused_and_never_unpickled(tmp_path):
     ran = tmp_path / "ran"
     np.save(tmp_path / "x.npy", np.array([Evil(ran)], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"x\.npy holds object: it should hold an array of numbers"):
+    with pytest.raises(ValueError, match=r"x\.npy holds object: save an array of numbers"):
         formats.mapped(tmp_path / "x.npy")
     assert not ran.exists()
     with (tmp_path / "x.npy").open("r+b") as stream:  # as many bytes as pointers would take
@@ -323,63 +329,69 @@ def test_saved_objects_are_refused_and_never_unpickled(tmp_path):
 def test_a_batch_ends_where_its_file_ends():
     blob = files.cifar_pickle(*files.pictures(0, 2, 32, 32, 3))
     formats.parse_cifar_pickle(blob, "here")
-    with pytest.raises(ValueError, match="here is no batch of CIFAR-10"):
+    with pytest.raises(ValueError, match="here is not a batch of CIFAR-10"):
         formats.parse_cifar_pickle(blob + b"\0", "here")
 
 
 @pytest.mark.parametrize(("corruption", "severity", "line"), [
     ("fogg", 1, "corruption='fogg' is unknown: choose one of 'brightness'"),
-    ("fog", 0, "severity=0 must be a whole number, at least 1"),
-    ("fog", 6, "severity=6 is beyond"),
+    ("fog", 0, "severity='0' is unknown: choose one of '1'"),
+    ("fog", 6, "severity='6' is unknown: choose one of '1'"),
 ])  # fmt: skip
 def test_corruptions_and_severities_that_do_not_exist_are_refused(corruption, severity, line, tmp_path):
     with pytest.raises(ValueError, match=line):
-        images.cifar10c(corruption, severity, tmp_path)
+        load(f"cifar10c/{corruption}/{severity}", folder=tmp_path, parts=("test",))
+
+
+def test_corrupted_images_have_no_training_part(published_as, tmp_path):
+    published_as("npy")
+    with pytest.raises(ValueError, match=r"cifar10c/fog/1 has no train part: pass parts=\('test',\)"):
+        load("cifar10c/fog/1", folder=tmp_path)
+    with pytest.raises(ValueError, match="cifar10c is incomplete: write cifar10c/CORRUPTION/SEVERITY"):
+        load("cifar10c")
 
 
 def test_severities_are_the_five_blocks_of_a_file_that_stays_on_disk(published_as, tmp_path):
     published_as("npy")
     x, _ = files.pictures(3, 15, 32, 32, 3)
-    parts = [images.cifar10c("fog", severity, tmp_path) for severity in range(1, 6)]
+    parts = [fog(severity, tmp_path) for severity in range(1, 6)]
     assert np.array_equal(np.concatenate([part.x for part in parts]), x)
     assert all(isinstance(part.x, np.memmap) for part in parts)
-    assert len(images.CORRUPTIONS) == 19
 
 
 def test_a_folder_given_wins_over_the_environment_and_that_over_the_cache(monkeypatch):
     monkeypatch.setenv("SDEBNN_DATA", "from/environment")
-    assert published.home("given") == Path("given")
-    assert published.home() == Path("from/environment")
+    assert home("given") == Path("given")
+    assert home() == Path("from/environment")
     monkeypatch.delenv("SDEBNN_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert published.home() == Path("caches/sdebnn")
+    assert home() == Path("caches/sdebnn")
 
 
-def test_digits_are_those_of_scikit_learn_times_15_split_by_the_seed():
+def test_digits_are_those_of_scikit_learn_times_15_in_one_split():
     datasets = pytest.importorskip("sklearn.datasets")
     bunch = datasets.load_digits()
     known = {(image.tobytes(), label) for image, label in zip((bunch.images * 15), bunch.target, strict=True)}
-    loaded = images.digits(seed=1)
+    loaded = load("digits")
     assert [len(part.x) for part in (loaded.train, loaded.test)] == [1437, 360]
     x, y = (np.concatenate([a, b]) for a, b in zip(loaded.train, loaded.test, strict=True))
     assert {(image[..., 0].astype(float).tobytes(), label) for image, label in zip(x, y, strict=True)} == known
     assert sorted(y) == sorted(bunch.target)
-    assert np.array_equal(images.digits(seed=1).test.x, loaded.test.x)
-    assert not np.array_equal(images.digits(seed=2).test.x, loaded.test.x)
+    assert np.array_equal(load("digits", seed=1).test.x, loaded.test.x)
 
 
 def test_digits_without_scikit_learn_name_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'sdebnn\[data\]'"):
-        images.digits()
+        load("digits")
 
 
-def on_this_machine(read, **options):
-    """The real data set, where SDEBNN_DATA has it."""
+def on_this_machine(name, **options):
+    """The real data set, if SDEBNN_DATA has it."""
     if "SDEBNN_DATA" not in os.environ:
         pytest.skip("SDEBNN_DATA names no folder of data sets")
     try:
-        return read(**options)
+        return load(name, **options)
     except ValueError as error:
         if "is missing" in str(error):
             pytest.skip(str(error))
@@ -387,16 +399,16 @@ def on_this_machine(read, **options):
 
 
 @pytest.mark.parametrize(
-    ("read", "options", "shape", "counts", "balanced"),
+    ("name", "options", "shape", "counts", "balanced"),
     [
-        (images.mnist, {}, (28, 28, 1), (60_000, 10_000), False),
-        (images.fashion_mnist, {"parts": ("test",)}, (28, 28, 1), (0, 10_000), True),
-        (images.fashion_mnist, {}, (28, 28, 1), (60_000, 10_000), True),
-        (images.cifar10, {}, (32, 32, 3), (50_000, 10_000), True),
+        ("mnist", {}, (28, 28, 1), (60_000, 10_000), False),
+        ("fashion-mnist", {"parts": ("test",)}, (28, 28, 1), (0, 10_000), True),
+        ("fashion-mnist", {}, (28, 28, 1), (60_000, 10_000), True),
+        ("cifar10", {}, (32, 32, 3), (50_000, 10_000), True),
     ],
 )
-def test_the_real_sets_have_their_published_counts(read, options, shape, counts, balanced):
-    loaded = on_this_machine(read, **options)
+def test_the_real_sets_have_their_published_counts(name, options, shape, counts, balanced):
+    loaded = on_this_machine(name, **options)
     for (x, y), count in zip((loaded.train, loaded.test), counts, strict=True):
         assert x.shape == (count, *shape)
         assert x.dtype == np.uint8

@@ -6,8 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from sdebnn.data import held_out, tabular
-from sdebnn.data.dataset import Rows
+from sdebnn.data import SelectedRows, held_out, load, tabular
 
 TABLE = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 
@@ -61,15 +60,15 @@ BAD_TABLES = {
     "a word in the first row of numbers": (b"1,x,3\n4,5,6\n", "line 1, column 1 holds 'x'", "finite number"),
     "a short row": (b"1,2\n3\n", "line 2 has 1 values", "the first line has 2"),
     "a long row": (b"1,2\n\n3,4,5\n", "line 3 has 3 values", "the first line has 2"),
-    "empty": (b"", "holds no rows", "numbers"),
-    "a header alone": (b"a,b\n", "holds no rows", "numbers"),
+    "empty": (b"", "has no rows", "numbers"),
+    "a header alone": (b"a,b\n", "has no rows", "numbers"),
     "one column": (b"1\n2\n3\n", "has one column", "at least one input"),
     "not text": (
         b"\x89PNG\r\n\x1a\n\xff\xfe",
-        "not a table in text (UTF-8): line 1, byte 1 is 0x89",
+        "is not UTF-8 text: line 1, byte 1 is 0x89",
         "save it as UTF-8",
     ),
-    "utf-16": ("1,2\n3,4\n".encode("utf-16"), "not a table in text (UTF-8): it begins like UTF-16", "save it as UTF-8"),
+    "utf-16": ("1,2\n3,4\n".encode("utf-16"), "is not UTF-8 text: it starts like UTF-16", "save it as UTF-8"),
     "latin-1": ("a,größe\n1,2\n".encode("latin-1"), "line 1, byte 5 is 0xf6", "save it as UTF-8"),
     "latin-1 far down": (b"1,2\n" * 9000 + b"3,\xb5\n", "line 9001, byte 3 is 0xb5", "save it as UTF-8"),
     "a letter that is cut short": (b"1,2\n3,4\xc3", "line 2, byte 4 is 0xc3", "save it as UTF-8"),
@@ -138,8 +137,8 @@ def test_a_table_that_is_none_is_refused_in_one_line(case, tmp_path):
     [
         (3, "target=3 is not a column"),
         (-4, "target=-4 is not a column"),
-        ("d", "target='d' names no one column"),
-        ("a", "target='a' names no one column"),
+        ("d", "target='d' must name exactly one column"),
+        ("a", "target='a' must name exactly one column"),
     ],
 )
 def test_a_target_that_is_no_column_is_refused(target, line, tmp_path):
@@ -171,7 +170,7 @@ def boats(tmp_path):
 @pytest.mark.parametrize("split", [0, 1])
 def test_a_split_has_the_rows_and_columns_that_its_index_files_name(split, boats, tmp_path):
     _, order = boats
-    loaded, order = tabular.uci("boats", split, tmp_path), np.roll(order, split)
+    loaded, order = load(f"uci/boats/{split}", folder=tmp_path), np.roll(order, split)
     for part, at in ((loaded.train, order[4:]), (loaded.test, order[:4])):
         assert np.array_equal(part.x, TABLE[at][:, [0, 2]])
         assert np.array_equal(part.y, TABLE[at][:, [1]])
@@ -188,7 +187,7 @@ def test_a_split_has_the_rows_and_columns_that_its_index_files_name(split, boats
         ("index_features.txt", "0\n3\n", "index_features.txt must hold whole numbers from 0 to 2"),
         ("index_features.txt", "0\n1\n", "rows or columns on both sides"),
         ("index_test_0.txt", "".join(f"{i}\n" for i in range(40)), "rows or columns on both sides"),
-        ("index_test_0.txt", "", "index_test_0.txt holds no rows of numbers"),
+        ("index_test_0.txt", "", "index_test_0.txt has no rows of numbers"),
         ("index_test_0.txt", None, "index_test_0.txt cannot be read: No such file"),
         ("data.txt", "1 2 3\n4 x 6\n", "data.txt line 2, column 1 holds 'x'"),
         ("data.txt", "1 2 3\n4 5\n", "data.txt line 2 has 2 values"),
@@ -201,19 +200,21 @@ def test_a_damaged_split_is_refused_by_the_name_of_its_file(file, content, line,
     else:
         (folder / file).write_text(content)
     with pytest.raises(ValueError, match=re.escape(line)) as caught:
-        tabular.uci("boats", 0, tmp_path)
+        load("uci/boats", folder=tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_sets_and_splits_that_are_not_there_are_refused(boats, tmp_path):
     with pytest.raises(ValueError, match="name='cars' is unknown: choose one of 'boats'"):
-        tabular.uci("cars", 0, tmp_path)
-    with pytest.raises(ValueError, match=r"name='\.\./uci/boats' is unknown"):
-        tabular.uci("../uci/boats", 0, tmp_path)
-    with pytest.raises(ValueError, match=r"split=2 is not there: .* has 2, numbered from 0"):
-        tabular.uci("boats", 2, tmp_path)
+        load("uci/cars/0", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"name='\.\.' is unknown"):
+        load("uci/../0", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"split=2 does not exist: .* has 2, numbered from 0"):
+        load("uci/boats/2", folder=tmp_path)
+    with pytest.raises(ValueError, match="split='two' must be a whole number"):
+        load("uci/boats/two", folder=tmp_path)
     with pytest.raises(ValueError, match="nowhere/uci holds no data set"):
-        tabular.uci("boats", 0, tmp_path / "nowhere")
+        load("uci/boats/0", folder=tmp_path / "nowhere")
 
 
 def saved(folder, **arrays):
@@ -244,16 +245,16 @@ def test_whole_numbers_on_one_axis_are_labels(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
-        ({"y_train": TABLE[:29, 2:]}, "x_train.npy has 30 examples and y_train.npy 29"),
-        ({"x_test": TABLE[30:]}, "another shape"),
-        ({"y_test": TABLE[30:]}, "another shape"),
-        ({"y_test": TABLE[30:, 2]}, "another shape"),
+        ({"y_train": TABLE[:29, 2:]}, "x_train.npy has 30 examples and y_train.npy has 29"),
+        ({"x_test": TABLE[30:]}, "differ in shape"),
+        ({"y_test": TABLE[30:]}, "differ in shape"),
+        ({"y_test": TABLE[30:, 2]}, "differ in shape"),
         ({"x_train": TABLE[:30, 0]}, "x_train.npy has shape (30,)"),
         ({"x_train": TABLE[:0]}, "x_train.npy has shape (0, 3)"),
         ({"x_train": TABLE[:30] * 1j}, "x_train.npy holds complex64"),
         ({"x_train": TABLE[:30].astype(">f4")}, "x_train.npy holds >f4"),
         ({"x_train": np.array([["a", "b"]] * 30)}, "x_train.npy holds <U1"),
-        ({"y_train": TABLE[:30, 2], "y_test": TABLE[30:, 2]}, "saved as y[:, None]"),
+        ({"y_train": TABLE[:30, 2], "y_test": TABLE[30:, 2]}, "save the targets of a regression as y[:, None]"),
         ({"y_train": -np.ones(30, int), "y_test": np.ones(10, int)}, "labels 0, 1, ..."),
     ],
 )
@@ -282,7 +283,7 @@ def test_a_set_larger_than_memory_is_read_row_by_row(tmp_path):
         stream.truncate(stream.tell() + 4 * examples * width)  # 20 GB of a sparse file
     tracemalloc.start()
     train, _ = held_out(tabular.arrays(tmp_path).train, seed=0)
-    assert isinstance(train.x, Rows)
+    assert isinstance(train.x, SelectedRows)
     assert np.array_equal(train.x[[5, 17_000]], np.zeros((2, width)))
     assert tracemalloc.get_traced_memory()[1] < 2e7
     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks of an estimator, all of them, none expected to fail."""
+"""All checks that scikit-learn has for estimators; none is expected to fail."""
 
 import os
 import subprocess
@@ -11,16 +11,16 @@ import sdebnn
 
 QUICK = {"members": 1, "max_iter": 100, "draws": 10}
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # they warn of what they try
+pytestmark = pytest.mark.filterwarnings("ignore")  # the checks pass invalid data on purpose
 
 
 @parametrize_with_checks([sdebnn.SDEBNNRegressor(**QUICK), sdebnn.SDEBNNClassifier(**QUICK)])
-def test_scikit_learn_has_no_complaint(estimator, check):
+def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
 
 
-def test_the_check_that_needs_an_environment_of_its_own():
-    """Array API dispatch is for SciPy to allow, before it is imported."""
+def test_array_api_inputs_are_accepted():
+    """SciPy reads the setting when it is imported, so the check runs in a process of its own."""
     code = (
         "import jax, sdebnn; from sklearn.utils.estimator_checks import check_array_api_input as check\n"
         "jax.config.update('jax_disable_most_optimizations', True)\n"

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import Augment, Standardised, TimeMLP, fan_in_scale
+from sdebnn.nn import Augment, Standardised, TimeMLP, fan_in_scale
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import optax
 import pytest
 
 from sdebnn import OU, SDEBNN, Adaptive, FixedGrid, Gaussian, Laplace, Normal, Point, StudentT
-from sdebnn.data import RandomView
-from sdebnn.data.dataset import Rows
+from sdebnn.data import RandomView, SelectedRows
 from sdebnn.fingerprints import described, difference, digest, kept_digest
-from sdebnn.presets import grouped_adam
+from sdebnn.train import grouped_adam
 
 
 def net(seed=0, **how):
@@ -101,7 +100,7 @@ def test_a_digest_is_that_of_the_numbers_that_training_sees_wherever_they_lie(tm
     np.save(tmp_path / "x.npy", x)
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
     same = digest(jnp.asarray(x))
-    assert digest(x) == digest(on_disk) == digest(Rows(on_disk, np.arange(2500))) == same
+    assert digest(x) == digest(on_disk) == digest(SelectedRows(on_disk, np.arange(2500))) == same
     last = x.copy()
     last[-1, -1] += 1e-3
     assert digest(last) != same
@@ -115,13 +114,13 @@ def test_a_file_is_read_once_while_it_does_not_change(tmp_path, monkeypatch):
     x = np.arange(60.0).reshape(20, 3)
     np.save(file, x)
     kept: dict[str, str] = {}
-    part = Rows(np.load(file, mmap_mode="r"), np.arange(10))
+    part = SelectedRows(np.load(file, mmap_mode="r"), np.arange(10))
     first = kept_digest(part, kept)
     monkeypatch.setattr("sdebnn.fingerprints.digest", lambda _: "read again")
     assert kept_digest(part, kept) == first
-    assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(1, 11)), kept) == "read again"
+    assert kept_digest(SelectedRows(np.load(file, mmap_mode="r"), np.arange(1, 11)), kept) == "read again"
     np.save(file, x + 1)
-    assert kept_digest(Rows(np.load(file, mmap_mode="r"), np.arange(10)), kept) == "read again"
+    assert kept_digest(SelectedRows(np.load(file, mmap_mode="r"), np.arange(10)), kept) == "read again"
 
 
 def test_slices_of_one_file_are_told_apart(tmp_path):

@@ -1,4 +1,4 @@
-"""Files that were damaged, and files that were edited and sealed anew: refused in one line, within a bounded memory."""
+"""Damaged files, and edited files with a valid seal, are refused in one line and in bounded memory."""
 
 import json
 import random
@@ -15,9 +15,10 @@ from test_files import mutations
 import sdebnn
 from sdebnn import artifacts
 from sdebnn.records import load_one, parse, save_one, save_tree, write_record
-from sdebnn.train import folder as folders
 from sdebnn.train import saved_answer, saved_steps
+from sdebnn.train.checkpoints import CHECKPOINT_KIND
 
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 NOT_A_VALUE = [None, True, -1, 10**9, 10**30, 1e400, float("nan"), "word", "<U500000000", [], {}, [[[]]], {"value": {}}]
 
 
@@ -27,7 +28,7 @@ def saved(request, tmp_path_factory):
     x = np.random.default_rng(0).normal(size=(40, 3))
     y = np.where(x[:, 0] > 0, "yes", "no") if request.param is sdebnn.SDEBNNClassifier else x[:, 0]
     path = tmp_path_factory.mktemp("saved") / "e.safetensors"
-    sdebnn.save(request.param(members=1, width=8, max_iter=3, random_state=0).fit(x, y), path)
+    sdebnn.save(request.param(members=1, width=8, steps=2, draws=8, max_iter=3, random_state=0).fit(x, y), path)
     return path
 
 
@@ -81,7 +82,7 @@ def changed(tree, where, value):
 
 
 @pytest.mark.usefixtures("bounded")
-def test_an_estimator_whose_record_was_edited_and_sealed_anew_is_refused_or_still_works(saved, tmp_path):
+def test_an_estimator_with_an_edited_record_and_a_valid_seal_is_refused_or_still_works(saved, tmp_path):
     arrays, words = load_one(saved, artifacts.KIND, {})
     x, path, lot = np.random.default_rng(1).normal(size=(2, 3)), tmp_path / "e.safetensors", random.Random(0)
     reference, refusals = sdebnn.load(saved).predict(x), 0
@@ -110,7 +111,7 @@ FORGERIES = {
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("name", FORGERIES)
-def test_sizes_that_the_file_does_not_hold_are_refused_before_anything_is_made(saved, tmp_path, name):
+def test_sizes_larger_than_the_file_are_refused_before_memory_is_allocated(saved, tmp_path, name):
     arrays, words = load_one(saved, artifacts.KIND, {})
     part, change = FORGERIES[name]
     words["state"][part]["fields"] = change(words["state"][part]["fields"])
@@ -119,9 +120,9 @@ def test_sizes_that_the_file_does_not_hold_are_refused_before_anything_is_made(s
     refused_in_one_line(lambda: sdebnn.load(path), path, name)
 
 
-def test_parameters_that_are_not_numbers_are_refused(saved, tmp_path):
+def test_an_estimator_with_parameters_that_are_not_finite_is_refused(saved, tmp_path):
     arrays, words = load_one(saved, artifacts.KIND, {})
-    for name in [name for name in arrays if name.startswith("members_")]:
+    for name in [name for name in arrays if name.startswith("ensemble_")]:
         bad = arrays[name].copy()
         bad.flat[0] = np.nan
         save_one(tmp_path / "e", {**arrays, name: bad}, artifacts.KIND, words)
@@ -139,7 +140,7 @@ def parameters_of(tree):
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_checkpoint_whose_record_was_edited_and_sealed_anew_is_refused_or_still_works(run):
+def test_a_checkpoint_with_an_edited_record_and_a_valid_seal_is_refused_or_still_works(run):
     folder, fitted = run
     like = eqx.filter((fitted.model, fitted.likelihood), eqx.is_inexact_array)
     step = saved_steps(folder)[-1]
@@ -152,7 +153,7 @@ def test_a_checkpoint_whose_record_was_edited_and_sealed_anew_is_refused_or_stil
     try:
         for number in range(60):
             where, value = top[number % len(top)], lot.choice([..., *NOT_A_VALUE])
-            write_record(file, folders.KIND, changed(words, where, value))
+            write_record(file, CHECKPOINT_KIND, changed(words, where, value))
             for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
                 try:
                     found = load()
@@ -164,13 +165,13 @@ def test_a_checkpoint_whose_record_was_edited_and_sealed_anew_is_refused_or_stil
                     leaves = victim.leaves(found) if hasattr(found, "history") else parameters_of(found)
                     assert leaves == (reference if hasattr(found, "history") else kept), (where, value)
         assert refusals > 75
-        write_record(file, folders.KIND, words)
+        write_record(file, CHECKPOINT_KIND, words)
         assert victim.leaves(victim.train(folder, resume=True)) == reference
     finally:
         file.write_bytes(whole)
 
 
-def test_a_checkpoint_with_parameters_that_are_not_numbers_is_refused(run):
+def test_a_checkpoint_with_parameters_that_are_not_finite_is_refused(run):
     folder, fitted = run
     like = eqx.filter((fitted.model, fitted.likelihood), eqx.is_inexact_array)
     pair = folder / "checkpoints" / f"step-{saved_steps(folder)[-1]:08d}"
@@ -182,7 +183,7 @@ def test_a_checkpoint_with_parameters_that_are_not_numbers_is_refused(run):
         if name.startswith(("parameters", "ema")):
             array.flat[0] = np.inf
     try:
-        save_tree(pair, arrays, folders.KIND, facts)
+        save_tree(pair, arrays, CHECKPOINT_KIND, facts)
         for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
             refused_in_one_line(load, pair, "infinite")
     finally:

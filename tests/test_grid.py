@@ -10,22 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sdebnn import (
-    OU,
-    DriftNet,
-    FixedGrid,
-    Gaussian,
-    LinearDrift,
-    Normal,
-    Point,
-    Posterior,
-    TimeMLP,
-    bayesianize,
-    elbo,
-    verify,
-)
-from sdebnn.integrate import METHODS, Noise, grid
-from sdebnn.integrate.narrow import is_narrow, narrow_path
+from sdebnn import OU, FixedGrid, Gaussian, Normal, Point, bayesianize, elbo, verify
+from sdebnn.integrate import METHODS, Noise, Posterior, execution
+from sdebnn.nn import TimeMLP
+from sdebnn.processes import DriftNet, LinearDrift
+from sdebnn.processes import drift as drifts
 
 STEPS = 10
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
@@ -123,7 +112,7 @@ def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift,
     prior, w0, h0 = OU(rate=1.5, mean=0.1, sigma=0.4), jnp.array([0.5, -0.2, 1.0]), jnp.array([[0.3], [-0.7]])
     noise = FixedGrid(STEPS, "ralston3").noise(3, float, key=jax.random.key(2))
     grid = FixedGrid(STEPS, method)
-    w, stages = grid.drive(Posterior(prior, drift, Point(w0)), w0, noise)
+    w, stages, _ = grid.drive(Posterior(prior, drift, Point(w0)), w0, noise)
 
     def field(t, state, _):
         w, h = state
@@ -135,7 +124,7 @@ def test_weights_and_hidden_units_agree_with_diffrax_under_the_same_noise(drift,
         np.testing.assert_allclose(ours, theirs[-1], rtol=1e-4, atol=1e-5)
 
 
-def narrow(widths, kl="analytic", rate=1.5):
+def low_rank(widths, kl="analytic", rate=1.5):
     """The posterior of 30 weights under a drift of these widths, all of whose arrays have left their beginnings."""
     net = DriftNet(30, widths, key=jax.random.key(0))
     arrays, rest = eqx.partition(net, eqx.is_inexact_array)
@@ -146,11 +135,11 @@ def narrow(widths, kl="analytic", rate=1.5):
     return Posterior(OU(rate, 0.1, 0.4), drift, Point(jax.random.normal(jax.random.key(2), (30,))), kl)
 
 
-def test_a_narrow_drift_s_path_by_its_projections_agrees_with_diffrax(monkeypatch):
-    process = narrow((2, 5, 2))
+def test_the_low_rank_path_agrees_with_diffrax(monkeypatch):
+    process = low_rank((2, 5, 2))
     noise = FixedGrid(STEPS, "ralston3").noise(30, float, key=jax.random.key(3))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    w, stages = FixedGrid(STEPS).drive(process, process.initial.value, noise)
+    monkeypatch.setattr(execution, "CHOICES", {"cpu": execution.CHOICES["gpu"]})
+    w, stages, _ = FixedGrid(STEPS).drive(process, process.initial.value, noise)
     monkeypatch.undo()
 
     def field(t, state, _):
@@ -167,10 +156,11 @@ def test_a_narrow_drift_s_path_by_its_projections_agrees_with_diffrax(monkeypatc
 
 
 @pytest.mark.parametrize(("widths", "kl"), [((1, 5, 1), "stl"), ((2, 4, 2), "analytic"), ((2,), "full")])
-def test_a_narrow_drift_s_gradient_is_that_of_the_steps(monkeypatch, widths, kl):
-    process = narrow(widths, kl, rate=jnp.array(1.5))
+def test_the_low_rank_path_has_the_gradient_of_the_steps(monkeypatch, widths, kl):
+    process = low_rank(widths, kl, rate=jnp.array(1.5))
     taken = []
-    monkeypatch.setattr(grid, "narrow_path", lambda *given: taken.append(widths) or narrow_path(*given))
+    recursion = drifts.euler_path
+    monkeypatch.setattr(drifts, "euler_path", lambda *given: taken.append(widths) or recursion(*given))
 
     def gradient():
         def loss(process):
@@ -181,18 +171,21 @@ def test_a_narrow_drift_s_gradient_is_that_of_the_steps(monkeypatch, widths, kl)
 
     by_steps = gradient()
     assert not taken
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(execution, "CHOICES", {"cpu": execution.CHOICES["gpu"]})
     for ours, theirs in zip(gradient(), by_steps, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(jnp.abs(theirs).max()))
     assert taken
 
 
-def test_only_what_a_few_numbers_steer_is_narrow():
-    assert is_narrow(narrow((2, 7, 2)))
-    assert not is_narrow(narrow((2, 7, 3)))
-    assert not is_narrow(narrow((1, 100, 100, 1)))
-    assert not is_narrow(narrow((2, 2), rate=jnp.ones(30)))
-    assert not is_narrow(Posterior(OU(), LinearDrift(30), Point(jnp.zeros(30))))
+def test_only_narrow_nets_under_a_linear_prior_have_a_low_rank_path():
+    def has_recursion(process):
+        return process.drift.euler_path(process.prior, jnp.zeros(30), jnp.zeros((2, 30))) is not None
+
+    assert has_recursion(low_rank((2, 7, 2)))
+    assert not has_recursion(low_rank((2, 7, 3)))
+    assert not has_recursion(low_rank((1, 100, 100, 1)))
+    assert not has_recursion(low_rank((2, 2), rate=jnp.ones(30)))
+    assert not has_recursion(Posterior(OU(), LinearDrift(30), Point(jnp.zeros(30))))
 
 
 def test_the_kl_is_the_log_density_ratio_of_the_chains_step_by_step(drift):
@@ -250,7 +243,7 @@ def test_how_gradients_flow_changes_neither_values_nor_gradients():
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         grids = [FixedGrid(12, "reversible_heun", how) for how in ("backprop", "checkpoint", "reversible")]
         outcomes = [
-            verify.loss_and_gradient(verify.small_model(grid, "full", key=KEY), x, key=KEY, rough=True)
+            verify.loss_and_gradient(verify.small_model(grid, "full", key=KEY), x, key=KEY, with_roughness=True)
             for grid in grids
         ]
     for value, gradient in outcomes[1:]:
@@ -274,7 +267,7 @@ def test_reversible_steps_undo_bridged_noise_and_many_draws_too():
 def test_the_roughness_is_the_change_of_slope_from_step_to_step(drift):
     grid, h0 = FixedGrid(STEPS), jnp.array([[0.3], [-0.7]])
     path = grid.weights(Posterior(OU(), drift, Normal(jnp.ones(3))), key=KEY)
-    states, roughness, _ = grid.hidden(f_h, path.stages, h0, every=True, rough=True)
+    states, roughness, _ = grid.hidden(f_h, path.stages, h0, every=True, with_roughness=True)
     slopes = np.diff(np.asarray(states, dtype=float), axis=0) * STEPS
     assert float(roughness) == pytest.approx(np.mean(np.diff(slopes, axis=0) ** 2, axis=(1, 2)).sum(), rel=1e-3)
     assert grid.hidden(f_h, path.stages, h0)[1] == 0
@@ -321,11 +314,11 @@ def test_many_weights_advance_with_the_hidden_units_to_the_same_numbers(monkeypa
 
     @eqx.filter_value_and_grad(has_aux=True)
     def loss(block):
-        solution = block.solve(h0, key=key, rough=True)
+        solution = block.solve(h0, key=key, with_roughness=True)
         return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness, solution
 
     (_, first), gradient = loss(block)
-    monkeypatch.setattr("sdebnn.integrate.grid.MANY", 1)
+    monkeypatch.setitem(execution.CHOICES, "cpu", execution.CHOICES["cpu"]._replace(one_loop_from=1))
     jax.clear_caches()
     (_, together), other = loss(block)
     for ours, theirs in zip(jax.tree.leaves((first, gradient)), jax.tree.leaves((together, other)), strict=True):

@@ -5,15 +5,17 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "records", "fingerprints", "programs", "starts", "processes", "fields", "convolutions",
-    "likelihoods", "metrics", "integrate", "contract", "models", "baselines", "nets", "data", "train", "predict",
-    "presets", "compare", "runs", "estimators", "artifacts", "plots", "verify", "cli",
+    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
+    "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
+    "baselines", "nets", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts", "plots", "verify",
+    "cli",
 ]  # fmt: skip
 
 
@@ -63,21 +65,36 @@ def test_the_changelog_knows_this_version():
 
 
 def test_no_page_holds_a_gap_that_was_to_be_filled_in():
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("*.md")]:
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "hopper").glob("*.md"),
+        *(ROOT / "results").rglob("*.md"),
+    ]:
         assert not re.search(r"@[A-Z]+@|TODO|FIXME", page.read_text()), page.name
 
 
-def test_the_source_distribution_holds_what_its_tests_need(tmp_path):
+def test_the_core_knows_of_no_other_distribution_and_hopper_enters_by_the_convolutions_alone():
+    for path in (ROOT / "sdebnn").rglob("*.py"):
+        assert "sdebnn_hopper" not in path.read_text(), path.name
+    for path in (ROOT / "hopper" / "sdebnn_hopper").rglob("*.py"):
+        assert imports(path) <= {"convolutions"}, path.name
+
+
+def test_the_distributions_hold_what_their_tests_need_and_nothing_of_hopper(tmp_path):
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert {name.partition("/")[0].partition("-")[0] for name in wheel.namelist()} == {"sdebnn"}
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         shipped = {name.partition("/")[2] for name in archive.getnames()}
     ours = [path for folder in ("sdebnn", "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.*")]
     wanted = {str(path.relative_to(ROOT)) for path in ours if path.suffix in (".py", ".md", ".json")}
     wanted |= {"README.md", "CHANGELOG.md", "Makefile", "requirements.txt", "pyproject.toml"}
     assert wanted - shipped == set()
+    assert not any(name.startswith("hopper") for name in shipped)
 
 
 def test_the_readme_program_runs_as_printed():

@@ -95,7 +95,7 @@ def test_among_the_draws_an_interval_is_at_weibull_s_positions(level):
 
 @pytest.mark.usefixtures("_as_a_user")
 def test_one_draw_has_no_interval(refused):
-    refused(lambda: metrics.coverage(np.zeros((1, 3, 1)), np.zeros((3, 1))), r"samples has shape \(1, 3, 1\)")
+    refused(lambda: metrics.coverage(np.zeros((1, 3, 1)), np.zeros((3, 1))), r"samples have shape \(1, 3, 1\)")
     refused(lambda: metrics.interval(np.zeros((5, 3)), 1.0), "level=1.0")
 
 

@@ -4,21 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import (
-    OU,
-    SDEBNN,
-    Adaptive,
-    Deterministic,
-    FixedGrid,
-    HyperODEBlock,
-    Normal,
-    ODEBlock,
-    PartlyRandom,
-    TimeMLP,
-    bayesianize,
-    draw_keys,
-    prior_of,
-)
+from sdebnn import OU, SDEBNN, Adaptive, Deterministic, FixedGrid, Normal, bayesianize, prior_of
+from sdebnn.baselines import HyperODEBlock, PartlyRandom
+from sdebnn.nn import ODEBlock, TimeMLP, draw_keys
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)

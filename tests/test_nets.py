@@ -15,27 +15,22 @@ from sdebnn import (
     Deterministic,
     Ensemble,
     FixedGrid,
-    Independent,
-    MeanField,
     Normal,
-    ODEBlock,
     Point,
-    ResNet,
-    SDEBlock,
-    TemperatureScaled,
-    TimeConv,
-    TimeMLP,
     evaluate,
     our_net,
     paper_net,
     predict,
     prior_of,
 )
+from sdebnn.baselines import ResNet, TemperatureScaled
 from sdebnn.convolutions import Pixels
 from sdebnn.data import DataSet, Part
 from sdebnn.models import blocks
-from sdebnn.presets import grouped_adam, preset
-from sdebnn.train import stacks
+from sdebnn.nn import MeanField, ODEBlock, SDEBlock, TimeConv, TimeMLP
+from sdebnn.presets import preset
+from sdebnn.processes import Independent
+from sdebnn.train import grouped_adam, stacks
 
 KEY = jax.random.key(0)
 IMAGES = jax.random.randint(KEY, (3, 8, 8, 1), 0, 256, jnp.int32)
@@ -116,12 +111,15 @@ def test_examples_carried_a_few_at_a_time_give_what_all_together_give():
     def bound(grid):
         block = small_block(field, grid)
         return jax.value_and_grad(lambda w: eqx.tree_at(lambda b: b.initial.value, block, w).solve(
-            h, key=KEY, rough=True).outputs.sum())(block.initial.value)  # fmt: skip
+            h, key=KEY, with_roughness=True).outputs.sum())(block.initial.value)  # fmt: skip
 
     whole, few = (bound(FixedGrid(3, at_once=n)) for n in (None, 2))
     np.testing.assert_allclose(whole[0], few[0], rtol=1e-5)
     np.testing.assert_allclose(whole[1], few[1], rtol=1e-4, atol=1e-5)
-    rough = [small_block(field, FixedGrid(3, at_once=n)).solve(h, key=KEY, rough=True).roughness for n in (None, 2, 4)]
+    rough = [
+        small_block(field, FixedGrid(3, at_once=n)).solve(h, key=KEY, with_roughness=True).roughness
+        for n in (None, 2, 4)
+    ]
     np.testing.assert_allclose(rough[1:], rough[0], rtol=1e-4)  # 4 does not divide 6: then all go together
 
 
@@ -136,7 +134,7 @@ def test_a_mean_field_head_is_random_and_charged_for():
 
 def test_our_net_infers_the_convolutions_asked_for_and_leaves_the_rest_points():
     for inferred, kinds in (((), None), ((1,), [Point, Point, Normal, Normal]), ((0, 1), [Normal] * 4)):
-        net = our_net((8, 8, 1), 4, channels=(8,), inferred=inferred, solver=GRID, compute="float32", key=KEY)
+        net = our_net((8, 8, 1), 4, channels=(8,), infer_w0_of=inferred, solver=GRID, compute="float32", key=KEY)
         (block,) = blocks(net)
         if kinds is None:
             assert isinstance(block.initial, Point)
@@ -190,7 +188,7 @@ def data_of(shape, classes):
 
 @pytest.mark.parametrize("make", [
     lambda: preset("paper", data_of((32, 32, 3), 10)).net(KEY),
-    lambda: preset("ours", data_of((32, 32, 3), 10), inferred=True).net(KEY),
+    lambda: preset("ours", data_of((32, 32, 3), 10), infer_w0=True).net(KEY),
     lambda: SDEBNN.mlp(5, 1, key=KEY),
     lambda: ResNet(3, 10, key=KEY),
 ], ids=["paper", "ours", "mlp", "resnet"])  # fmt: skip
@@ -216,7 +214,7 @@ def test_a_net_is_made_by_few_programs(make):
 def test_every_preset_infers_w0_if_and_only_if_told():
     for name, shape in (("ours", (8, 8, 1)), ("paper", (8, 8, 3)), ("ours", (28, 28, 1)), ("paper", (28, 28, 1))):
         for inferred in (False, True):
-            row = preset(name, data_of(shape, 3), inferred=inferred)
+            row = preset(name, data_of(shape, 3), infer_w0=inferred)
             net = eqx.filter_eval_shape(row.net, KEY)
             laws = jax.tree.leaves([b.initial for b in blocks(net)], is_leaf=lambda x: isinstance(x, Point | Normal))
             assert any(isinstance(law, Normal) for law in laws) == inferred
@@ -259,11 +257,11 @@ def by_optax(rate, steps):
     )
 
 
-@pytest.mark.parametrize("large", [stacks.LARGE, 64])
-def test_our_optimiser_is_that_of_optax_array_by_array(monkeypatch, large):
+@pytest.mark.parametrize("size", [stacks.MIN_SIZE_STORED_ALONE, 64])
+def test_our_optimiser_is_that_of_optax_array_by_array(monkeypatch, size):
     """Small arrays and large ones; gradients that grow, so that some moves are bounded."""
-    monkeypatch.setattr(stacks, "LARGE", large)
-    net = our_net((8, 8, 1), 3, channels=(4,), drift=(1, 4, 1), inferred=(1,), compute="float32", key=KEY)
+    monkeypatch.setattr(stacks, "MIN_SIZE_STORED_ALONE", size)
+    net = our_net((8, 8, 1), 3, channels=(4,), drift=(1, 4, 1), infer_w0_of=(1,), compute="float32", key=KEY)
     start = eqx.filter(net, eqx.is_inexact_array)
     ends = []
     for optimizer in (grouped_adam(1e-2, 20), by_optax(1e-2, 20)):

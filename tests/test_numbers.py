@@ -10,30 +10,31 @@ import pytest
 
 import sdebnn
 from sdebnn import (
-    GP,
-    HMC,
     OU,
     SDEBNN,
     Adaptive,
     Cauchy,
     FixedGrid,
     Gaussian,
-    Hypernet,
     Laplace,
-    LastLayerLaplace,
-    MCDropout,
     Normal,
-    PartlyRandom,
-    ScaleMixture,
+    Objective,
     StudentT,
-    TimeConv,
-    TimeConvLayer,
-    TimeMLP,
-    bayes_by_backprop,
     bayesianize,
     our_net,
     paper_net,
 )
+from sdebnn.baselines import (
+    GP,
+    HMC,
+    Hypernet,
+    LastLayerLaplace,
+    MCDropout,
+    PartlyRandom,
+    ScaleMixture,
+    bayes_by_backprop,
+)
+from sdebnn.nn import TimeConv, TimeConvLayer, TimeMLP
 
 pytestmark = pytest.mark.usefixtures("_as_a_user", "_compiled_in_haste")
 KEY = jax.random.key(0)
@@ -106,7 +107,9 @@ def test_a_net_with_a_numpy_sigma_is_trained_as_with_a_number():
     ends = []
     for sigma, df in ((0.25, 3.0), (np.float64(0.25), np.float64(3.0))):
         net = SDEBNN.mlp(1, 1, widths=(2,), drift=(2,), prior=OU(sigma=sigma), solver=FixedGrid(2), key=KEY)
-        fitted = sdebnn.fit(net, StudentT(df, 0.5), x, x, epochs=2, draws=1, key=KEY, progress=False)
+        fitted = sdebnn.fit(
+            net, StudentT(df, 0.5), x, x, epochs=2, objective=Objective(draws=1), key=KEY, progress=False
+        )
         ends.append(jax.tree.leaves(eqx.filter(fitted[:2], eqx.is_inexact_array)))
     for ours, theirs in zip(*ends, strict=True):
         np.testing.assert_array_equal(ours, theirs)

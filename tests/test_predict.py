@@ -18,14 +18,13 @@ from sdebnn import (
     Laplace,
     Normal,
     StudentT,
-    TimeMLP,
     bayesianize,
-    draw_keys,
     evaluate,
     predict,
     refined,
-    solver_error,
+    uncertainty_sources,
 )
+from sdebnn.nn import TimeMLP, draw_keys
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 KEY = jax.random.key(0)
@@ -159,10 +158,10 @@ class Decay(eqx.Module):
         return -self.rate * h
 
 
-def test_the_solver_error_of_a_known_solution_is_its_error():
+def test_the_uncertainty_sources_of_a_known_solution_is_its_error():
     still = bayesianize(Decay(jnp.array([1.0])), prior=OU(rate=0.0), drift=(1,), scale=lambda _: 1.0, key=KEY)
     still = eqx.tree_at(lambda block: block.prior.sigma, still, 1e-9)
-    spread = solver_error(still, Gaussian(0.3), jnp.array([[1.0], [2.0]]), draws=4, key=KEY)
+    spread = uncertainty_sources(still, Gaussian(0.3), jnp.array([[1.0], [2.0]]), draws=4, key=KEY)
     error = np.exp(-1) - (1 - 1 / 20) ** 20
     np.testing.assert_allclose(spread.solver[:, 0], [error, 2 * error], rtol=0.05)
     np.testing.assert_allclose(spread.noise, 0.3, rtol=1e-6)
@@ -182,21 +181,21 @@ def test_the_weights_share_of_a_prediction_is_the_spread_of_their_integral():
     """w = σ B: ∫ w dt has variance σ²/3; step doubling sees σ dt/2 of it less at each refinement, and little else."""
     sigma, draws = 0.8, 2000
     block = bayesianize(Push(jnp.zeros(1)), prior=OU(rate=0.0, sigma=sigma), drift=(1,), scale=lambda _: 1.0, key=KEY)
-    spread = solver_error(block, Laplace(0.5), jnp.zeros((1, 1)), draws=draws, key=KEY)
+    spread = uncertainty_sources(block, Laplace(0.5), jnp.zeros((1, 1)), draws=draws, key=KEY)
     assert float(spread.weights[0, 0]) == pytest.approx(sigma / np.sqrt(3), rel=4 / np.sqrt(2 * draws) + 0.03)
     assert float(spread.noise[0, 0]) == pytest.approx(0.5 * np.sqrt(2), rel=1e-5)
     # Euler's ∫ is Σ w_k dt; against the path's own integral it is off by a normal of variance σ² dt² / 3.
     assert float(spread.solver[0, 0]) == pytest.approx(sigma / 20 / np.sqrt(3), rel=0.25)
 
 
-def test_the_solver_error_of_classes_and_heavy_tails_and_deterministic_nets(model, x):
-    spread = solver_error(model, Categorical(), x, draws=8, key=KEY)
+def test_the_uncertainty_sources_of_classes_and_heavy_tails_and_deterministic_nets(model, x):
+    spread = uncertainty_sources(model, Categorical(), x, draws=8, key=KEY)
     probs = np.asarray(jax.nn.softmax(predict(model, x, draws=8, key=KEY)), dtype=float)
     np.testing.assert_allclose(spread.noise, np.sqrt((probs * (1 - probs)).mean(0)), rtol=0.05)
     assert spread.weights.shape == spread.solver.shape == (25, 3)
-    assert np.all(np.isinf(solver_error(model, StudentT(2.0), x, draws=2, key=KEY).noise))
+    assert np.all(np.isinf(uncertainty_sources(model, StudentT(2.0), x, draws=2, key=KEY).noise))
     net = Deterministic(lambda x: jnp.sin(x))
-    assert np.all(np.asarray(solver_error(net, Gaussian(1.0), x, draws=2, key=KEY).solver) == 0)
+    assert np.all(np.asarray(uncertainty_sources(net, Gaussian(1.0), x, draws=2, key=KEY).solver) == 0)
 
 
 def test_draws_that_blow_up_are_refused_with_what_to_change():

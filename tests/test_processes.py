@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from sdebnn import OU, DriftNet, LinearDrift, Normal, Point
+from sdebnn import OU, Normal, Point
+from sdebnn.processes import DriftNet, LinearDrift
 
 
 @pytest.mark.parametrize(("rate", "mean", "t"), [(1.0, 0.0, 0.5), (1.0, 0.0, 1.0), (2.5, -0.7, 0.3), (1e-6, 0.0, 1.0)])

@@ -22,8 +22,9 @@ import victim
 
 from sdebnn import Gaussian, Laplace
 from sdebnn.files import FolderLock
-from sdebnn.records import write_record
-from sdebnn.train import running, saved_steps
+from sdebnn.records import parse, write_record
+from sdebnn.train import RunFolder, grouped_adam, running, saved_steps
+from sdebnn.train.checkpoints import CHECKPOINT_KIND
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_a_signal_saves_first_and_loses_nothing(number, answer, memory, monkeypa
             heard.append(row["step"])
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(running.RunFolder, "log", interrupt)
+    monkeypatch.setattr(RunFolder, "log", interrupt)
     monkeypatch.setattr(running, "SECONDS_A_CALL", 0.0)
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
@@ -125,7 +126,7 @@ def stopped_at(folder, step):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "SECONDS_A_CALL", 0.0)
-        patch.setattr(running.RunFolder, "log", leave)
+        patch.setattr(RunFolder, "log", leave)
         with pytest.raises(RuntimeError):
             victim.train(folder)
     return saved_steps(folder)[-1]
@@ -137,13 +138,13 @@ def test_where_a_file_may_grow_no_more_training_goes_on_and_the_checkpoint_befor
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
-        with warnings.catch_warnings(record=True) as said, pytest.raises(OSError, match="Make room, then resume"):
+        with warnings.catch_warnings(record=True) as said, pytest.raises(OSError, match="Free some space, then resume"):
             warnings.simplefilter("always")
             victim.train(memory, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert any(f"the checkpoint of step {step} is whole" in str(w.message) for w in said)
+    assert any(f"the checkpoint of step {step} is intact" in str(w.message) for w in said)
     assert saved_steps(memory)[-1] == step
     assert not list((memory / "checkpoints").glob("*.part"))
     assert victim.leaves(victim.train(memory, resume=True)) == answer
@@ -174,7 +175,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(answer, tmp_path):
 def test_the_metrics_of_a_resumed_run_have_every_step_once_and_in_order(memory):
     stopped_at(memory, 20)
     with open(memory / "metrics.jsonl", "a") as file:
-        file.write('{"step": 19, "loss": 1.0}\n{"step": 88, "loss": 1.0}\n{"step": 2')  # run ahead, and cut short
+        file.write('{"step": 19, "loss": 1.0}\n{"step": 48, "loss": 1.0}\n{"step": 2')  # run ahead, and cut short
     victim.train(memory, resume=True)
     steps = [json.loads(line)["step"] for line in (memory / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
@@ -188,14 +189,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_its_metrics_to
 
 
 def test_a_signal_during_the_last_save_is_heard(memory, monkeypatch):
-    save = running.RunFolder.save
+    save = RunFolder.save
 
     def interrupted(self, step, *rest):
         if step == victim.STEPS:
             os.kill(os.getpid(), signal.SIGINT)
         save(self, step, *rest)
 
-    monkeypatch.setattr(running.RunFolder, "save", interrupted)
+    monkeypatch.setattr(RunFolder, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         victim.train(memory)
     assert saved_steps(memory)[-1] == victim.STEPS
@@ -214,7 +215,7 @@ def test_a_signal_that_is_ignored_stays_ignored(memory, answer, monkeypatch):
         if row["step"] == 35:
             os.kill(os.getpid(), signal.SIGHUP)
 
-    monkeypatch.setattr(running.RunFolder, "log", hang_up)
+    monkeypatch.setattr(RunFolder, "log", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
         assert victim.leaves(victim.train(memory)) == answer
@@ -228,7 +229,7 @@ def test_a_folder_in_use_or_of_another_run_is_refused(memory):
         victim.train(memory)
     with pytest.raises(ValueError, match="patience=None, this run has 3"):
         victim.train(memory, resume=True, patience=3)
-    with running.RunFolder(memory), pytest.raises(ValueError, match="in use by another process"):
+    with RunFolder(memory), pytest.raises(ValueError, match="in use by another process"):
         victim.train(memory, resume=True)
 
 
@@ -238,8 +239,8 @@ CHANGES = {  # of a run, each of which makes it another
         "likelihood=sdebnn.Gaussian, this run has sdebnn.Lap",
     ),
     "its scale": ({"likelihood": Gaussian(0.2)}, "log_scale="),
-    "the optimiser": ({"optimizer": optax.nadam(3e-3)}, "nesterov=False, this run has True"),
-    "its rate": ({"optimizer": optax.adam(4e-3)}, "step_size=-0.003, this run has -0.004"),
+    "the optimiser": ({"rule": optax.nadam(3e-3)}, "nesterov=False, this run has True"),
+    "its rate": ({"rule": optax.adam(4e-3)}, "step_size=-0.003, this run has -0.004"),
     "the augmentation": ({"augment": lambda x, key: x}, "augment"),
     "the activation": ({"activation": jax.nn.tanh}, "activation=jax.relu, this run has jax.tanh"),
     "the last row of the data": ({"last": 1e-3}, "data="),
@@ -265,23 +266,52 @@ def test_a_run_is_not_resumed_as_another(name, finished):
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
 
 
-def resealed(folder, change):
-    """Write the last record of a run anew, with other facts and the seal that goes with them."""
+def resealed(folder, change, kind=CHECKPOINT_KIND):
+    """Write the last record of a run again, with other facts and the seal that goes with them."""
     file = folder / "checkpoints" / f"step-{saved_steps(folder)[-1]:08d}.json"
     words = json.loads(file.read_text())
     del words["seal"], words["kind"]
     change(words)
-    write_record(file, "training checkpoint, version 2", words)
+    write_record(file, kind, words)
 
 
 def test_another_version_of_sdebnn_is_refused_and_another_of_jax_warned_of(answer, memory):
     victim.train(memory)
     resealed(memory, lambda words: words["versions"].update(jax="0.1.2"))
-    with pytest.warns(UserWarning, match=r"jax=0\.1\.2 and goes on with"):
+    with pytest.warns(UserWarning, match=r"jax=0\.1\.2 and resumes with"):
         assert victim.leaves(victim.train(memory, resume=True)) == answer
     resealed(memory, lambda words: words["versions"].update(sdebnn="0.0.1"))
-    with pytest.raises(ValueError, match=r"sdebnn='0\.0\.1'"):
+    with pytest.raises(ValueError, match=r"sdebnn=0\.0\.1"):
         victim.train(memory, resume=True)
+
+
+def test_a_checkpoint_of_an_older_format_is_refused_in_one_line(memory):
+    stopped_at(memory, 10)
+    resealed(memory, lambda words: None, "training checkpoint, version 2")
+    with pytest.raises(ValueError, match=r"is not of the kind 'training checkpoint, version 3'") as refused:
+        victim.train(memory, resume=True)
+    assert "\n" not in str(refused.value)
+
+
+OPTIMIZERS = {  # by the prefixes of the arrays that look like the parameters
+    "default": (None, ("optimizer.0.mu", "optimizer.0.nu")),
+    "preset": (lambda steps: grouped_adam(1e-2, steps), ("optimizer.0.mu", "optimizer.0.nu")),
+    "user": (optax.sgd(1e-2, momentum=0.9), ("optimizer.0.trace",)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_checkpoint_names_every_array_by_its_parameter(name, clip, tmp_path):
+    rule, prefixes = OPTIMIZERS[name]
+    victim.train(tmp_path, rule=rule, clip=clip, epochs=1)
+    arrays = parse((tmp_path / "checkpoints" / "step-00000005.safetensors").read_bytes())
+    shapes = {path.removeprefix("parameters."): a.shape for path, a in arrays.items() if path.startswith("parameters.")}
+    assert shapes == {"0.law.mean": (25,), "0.law.log_std": (25,), "1.log_scale": ()}
+    inner = [prefix.replace("optimizer.", "optimizer.1." if clip else "optimizer.") for prefix in prefixes]
+    for prefix in ("ema", "best", *inner):
+        assert {path: arrays[f"{prefix}.{path}"].shape for path in shapes} == shapes
+    assert not any("[" in path for path in arrays)
 
 
 def test_the_same_data_in_memory_and_on_disk_are_the_same_data(answer, memory):
@@ -297,16 +327,16 @@ def test_the_same_data_in_memory_and_on_disk_are_the_same_data(answer, memory):
 
 
 def test_a_folder_that_is_deleted_is_made_again_and_the_run_can_be_resumed(answer, memory, monkeypatch):
-    log = running.RunFolder.log
+    log = RunFolder.log
     folder = memory / "run"
 
     def delete(self, row):
         log(self, row)
         if row["step"] == 40:
             shutil.rmtree(folder)
-            monkeypatch.setattr(running.RunFolder, "log", log)
+            monkeypatch.setattr(RunFolder, "log", log)
 
-    monkeypatch.setattr(running.RunFolder, "log", delete)
+    monkeypatch.setattr(RunFolder, "log", delete)
     assert victim.leaves(victim.train(folder)) == answer
     assert saved_steps(folder)[-1] == victim.STEPS
     assert victim.leaves(victim.train(folder, resume=True)) == answer
@@ -320,8 +350,11 @@ def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(memory, mon
             shutil.rmtree(folder)
             taken.append(FolderLock(folder).__enter__())
 
-    monkeypatch.setattr(running.RunFolder, "log", delete)
-    with pytest.warns(UserWarning, match="uses one of the same name"), pytest.raises(OSError, match="Put that right"):
+    monkeypatch.setattr(RunFolder, "log", delete)
+    with (
+        pytest.warns(UserWarning, match="uses one of the same name"),
+        pytest.raises(OSError, match="Fix this"),
+    ):
         victim.train(folder)
     assert [path.name for path in folder.iterdir()] == [".lock"]
     taken[0].__exit__()

@@ -54,40 +54,44 @@ def contents_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def race(folders, seed, gate, outcomes):
-    """Train in each folder as soon as the gate opens; say whether it was allowed."""
+def race(folders, patience, gate, outcomes):
+    """Train in each folder as soon as the gate opens, and report whether it was refused.
+
+    Runs of different patience are not the same run, but share one compiled program.
+    """
     for folder in folders:
         gate.wait()
         try:
-            runs.train(runs.Settings("wave", epochs=1, seed=seed), folder, progress=False)
+            runs.train(runs.Settings("moons", epochs=2, patience=patience), folder, draws=1, progress=False)
         except ValueError as error:
-            outcomes.put((folder.name, seed, str(error)))
+            outcomes.put((folder.name, patience, str(error)))
         else:
-            outcomes.put((folder.name, seed, None))
+            outcomes.put((folder.name, patience, None))
 
 
+@pytest.mark.usefixtures("run")  # whose program both processes find
 def test_of_two_trainings_in_one_folder_one_is_refused_and_the_other_is_whole(tmp_path):
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["sdebnn.runs"])
     folders = [tmp_path / str(number) for number in range(10)]
     gate, outcomes = processes.Barrier(2), processes.Queue()
-    both = [processes.Process(target=race, args=(folders, seed, gate, outcomes)) for seed in (1, 2)]
+    both = [processes.Process(target=race, args=(folders, patience, gate, outcomes)) for patience in (1, 2)]
     for process in both:
         process.start()
     found = {}
     for _ in range(2 * len(folders)):
-        folder, seed, error = outcomes.get(timeout=300)
-        found.setdefault(folder, {})[seed] = error
+        folder, patience, error = outcomes.get(timeout=300)
+        found.setdefault(folder, {})[patience] = error
     for process in both:
         process.join()
     for folder in folders:
-        winners = [seed for seed, error in found[folder.name].items() if error is None]
+        winners = [patience for patience, error in found[folder.name].items() if error is None]
         assert len(winners) == 1, found
         loser = found[folder.name][3 - winners[0]]
         assert "in use by another process" in loser or "holds a run already" in loser
         made, _, _ = runs.open_run(folder)
-        assert made.settings.seed == winners[0]
-        assert json.loads((folder / "result.json").read_text())["settings"]["seed"] == winners[0]
+        assert made.settings.patience == winners[0]
+        assert json.loads((folder / "result.json").read_text())["settings"]["patience"] == winners[0]
 
 
 def test_a_refused_resume_writes_no_settings_beside_checkpoints(run, refused, tmp_path):
@@ -127,7 +131,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_is_in_use_is_not(tmp_path
     os.utime(other, (time.time() - 120,) * 2)
     write_whole(tmp_path / "f", b"whole")
     assert {path.name for path in tmp_path.iterdir()} == {"f", young.name, "mine.part"}
-    monkeypatch.setattr("sdebnn.files.STALE", 0.0)
+    monkeypatch.setattr("sdebnn.files.STALE_SECONDS", 0.0)
     with open(young) as held:
         import fcntl
 
@@ -152,12 +156,12 @@ def test_a_lock_holds_until_it_is_let_go_and_an_unused_folder_goes_with_it(tmp_p
 
 
 def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
-    process = sdebnn("train", "--data", "wave", "--epochs", "200", "--out", tmp_path / "run")
+    process = sdebnn("train", *MOONS, "--out", tmp_path / "run")
     process.stderr.readline()  # it has begun; then both ends are closed, as by head
     process.stderr.close()
     process.stdout.close()
     assert process.wait(timeout=300) in (0, 1)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["rmse"] > 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["accuracy"] > 0
 
 
 def test_a_hang_up_saves_first(tmp_path):
@@ -181,7 +185,7 @@ def test_predictions_are_refused_before_the_work_where_they_could_not_be_written
     refused("the file of the inputs", "predict", run, x, "--out", x, "--force")
     (tmp_path / "link.npy").symlink_to(x)
     refused("the file of the inputs", "predict", run, x, "--out", tmp_path / "link.npy", "--force")
-    refused("a folder that is there", "predict", run, x, "--out", tmp_path / "none" / "p.npy")
+    refused("in an existing folder", "predict", run, x, "--out", tmp_path / "none" / "p.npy")
     refused("must end in .npy", "predict", run, x, "--out", tmp_path / "p.txt")
     assert there.read_bytes() == b"kept"
     np.save(tmp_path / "wide.npy", np.zeros((3, 5)))
@@ -225,7 +229,7 @@ EDITS = {  # of run.json, each with the seal that goes with it
     "more epochs than there is time": {"epochs": 10**30},
     "a weight that is no number": {"kl_weight": None},
     "a negative weight": {"kl_weight": -1.0},
-    "a flag that is none": {"inferred": "yes"},
+    "a flag that is none": {"infer_w0": "yes"},
     "no shape": {"shape": ...},
     "a shape of words": {"shape": ["a"]},
     "a share of everything": {"validation": "all"},

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sdebnn import cli, runs
-from sdebnn.data import published
+from sdebnn.data import home
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_pa
     assert facts["accuracy"] > 0.7
     cli.app(["data", "list"], standalone_mode=False)
     listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert {"wave", "moons", "digits", "mnist", "fashion-mnist", "cifar10", "cifar10c"} <= set(listed)
+    assert {"wave", "moons", "digits", "mnist", "fashion-mnist", "cifar10", "uci/NAME/SPLIT"} <= set(listed)
     assert "to get" in listed["mnist"]
     assert "built in" in listed["digits"]
 
@@ -143,7 +143,7 @@ def test_data_that_cannot_be_trained_on_are_refused_before_training_and_the_fold
     train = lambda data: runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)  # noqa: E731
     with pytest.raises(ValueError, match=r"the training part's x holds nan at index \(7, 1\)"):
         train(own(tmp_path / "bad", bad, y))
-    with pytest.raises(ValueError, match="save them as bytes"):
+    with pytest.raises(ValueError, match="save them as uint8"):
         train(own(tmp_path / "floats", np.zeros((40, 8, 8, 1)), y))
     assert not (tmp_path / "run" / "run.json").exists()
     assert 0 <= train(own(tmp_path / "good", x, y))["accuracy"] <= 1
@@ -154,7 +154,7 @@ def test_a_net_is_not_made_from_other_data_than_it_was_trained_on(tmp_path):
     data = own(tmp_path / "data", x, y)
     runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)
     np.save(data / "x_train.npy", 10 * x + 3)
-    with pytest.raises(ValueError, match="have changed since it was made"):
+    with pytest.raises(ValueError, match="the data have changed"):
         runs.open_run(tmp_path / "run")
 
 
@@ -164,7 +164,7 @@ def test_digits_reach_ninety_six_percent(tmp_path):
 
 
 def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
-    if not (published.home() / "mnist").exists():
+    if not (home() / "mnist").exists():
         pytest.skip("no MNIST in SDEBNN_DATA")
     run = runs.make(runs.Settings("mnist", "paper"))
     assert run.data.train.x.shape == (60_000, 28, 28, 1)

@@ -1,4 +1,4 @@
-"""HMC and the Gaussian process against exact posteriors; and one linear model, on which all must agree."""
+"""HMC and the Gaussian process against exact posteriors, and a linear model on which several posteriors agree."""
 
 import equinox as eqx
 import exact
@@ -7,29 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+from small_models import KEY, QUIET, say_nothing
 
 from sdebnn import (
     OU,
     SDEBNN,
-    Augment,
     Categorical,
     Deterministic,
     FixedGrid,
     Gaussian,
-    MeanField,
     Normal,
-    TimeMLP,
+    Objective,
+    Optimizer,
     bayesianize,
-    draw_keys,
     elbo,
     fit,
     predict,
 )
 from sdebnn.baselines import GP, HMC
+from sdebnn.nn import Augment, MeanField, TimeMLP, draw_keys
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
-KEY = jax.random.key(0)
-QUIET = {"key": KEY, "progress": False}
 
 
 # Gaussian processes
@@ -47,7 +45,7 @@ def gp(kernel, **how):
 
 
 def dense(kernel, x=NEW):
-    """Mean at some points, and the covariance between them, by the textbook's formula."""
+    """The mean at some points and the covariance between them, by the textbook formula."""
     known = np.asarray(X, float)
     k = lambda a, b: exact.kernel(kernel, np.asarray(a, float), np.asarray(b, float), LENGTH, AMPLITUDE)  # noqa: E731
     gain = np.linalg.solve(k(known, known) + NOISE**2 * np.eye(len(known)), k(known, x)).T
@@ -64,13 +62,13 @@ def peer(kernel, **how):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_gp_is_the_textbook_s_and_scikit_learn_s(kernel):
+def test_the_gp_agrees_with_the_textbook_formula_and_with_scikit_learn(kernel):
     mean, cov = (np.asarray(part) for part in gp(kernel).posterior(NEW))
     for (their_mean, their_cov), law in (
         (dense(kernel), "dense"),
         (peer(kernel).fit(X, Y).predict(NEW, return_cov=True), "sklearn"),
     ):
-        their_cov = their_cov[..., 0] if their_cov.ndim == 3 else their_cov  # one for each target, all alike
+        their_cov = their_cov[..., 0] if their_cov.ndim == 3 else their_cov  # one for each target, all equal
         np.testing.assert_allclose(mean, their_mean, atol=1e-4, err_msg=law)
         np.testing.assert_allclose(cov, their_cov, atol=1e-4, err_msg=law)
     evidence = sum(peer(kernel).fit(X, y).log_marginal_likelihood_value_ for y in np.asarray(Y).T)
@@ -91,7 +89,7 @@ def test_draws_of_the_gp_have_its_moments_and_its_bound_is_the_evidence(kernel):
     assert exact.within(outputs, mean)
     off = np.asarray(outputs, float) - mean
     for one in (0, 1):
-        for other in (0, 1):  # targets are independent of one another
+        for other in (0, 1):  # the targets are independent
             expected = cov if one == other else np.zeros_like(cov)
             assert exact.within(np.einsum("dn,dm->dnm", off[..., one], off[..., other]), expected)
     # the KL is in closed form, so only E[log p(y | f)] is estimated
@@ -105,7 +103,16 @@ NOISY = jnp.sin(2 * WAVE) + 0.3 * jax.random.normal(jax.random.key(4), WAVE.shap
 @pytest.fixture(scope="module")
 def fitted_gp():
     start = GP(WAVE, NOISY, length=0.3, amplitude=0.5, noise=0.6, features=16)
-    return start, fit(start, Gaussian(0.6, learn=True), WAVE, NOISY, epochs=200, draws=16, learning_rate=0.1, **QUIET)
+    return start, fit(
+        start,
+        Gaussian(0.6, learn=True),
+        WAVE,
+        NOISY,
+        epochs=200,
+        objective=Objective(draws=16),
+        optimizer=Optimizer(learning_rate=0.1),
+        **QUIET,
+    )
 
 
 def test_fitting_a_gp_maximises_the_evidence(fitted_gp):
@@ -119,19 +126,19 @@ def test_fitting_a_gp_maximises_the_evidence(fitted_gp):
     best = theirs.fit(WAVE, NOISY[:, 0]).log_marginal_likelihood_value_
     assert float(start.log_evidence()) < best - 1
     assert best - 0.05 < float(model.log_evidence()) < best + 1e-2
-    # the posterior's own noise and the likelihood's are two numbers: at the optimum of the bound they are one
+    # the noise of the GP and that of the likelihood are two parameters, equal at the optimum of the ELBO
     assert float(likelihood.log_scale) == pytest.approx(float(model.log_noise), abs=0.1)
     # the data it holds are not trained
     assert np.array_equal(model.x.value, WAVE)
     assert np.array_equal(model.y.value, NOISY)
 
 
-def test_the_parameters_of_a_gp_are_plain_numbers():
-    # of a weak type they would change it after one step, and the steps of fit would be compiled three times
+def test_the_parameters_of_a_gp_are_not_weakly_typed():
+    # a weak type would change after one step, and the steps of fit would be compiled again
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(eqx.filter(gp("rbf"), eqx.is_inexact_array)))
 
 
-def test_a_key_names_one_function_of_the_gp_whatever_the_batch(fitted_gp):
+def test_a_key_names_one_function_of_the_gp_for_every_batch(fitted_gp):
     model, x = fitted_gp[1].model, jnp.array([[0.1], [1.0], [-1.5], [5.0]])
     outputs = predict(model, x, draws=3, key=KEY)
     assert np.array_equal(outputs, predict(model, x, draws=3, key=KEY))
@@ -143,7 +150,7 @@ def test_a_key_names_one_function_of_the_gp_whatever_the_batch(fitted_gp):
 # HMC
 
 
-# One linear model, y = w·x / √2 + noise, for all that follows: its posterior is normal, and HMC compiled once.
+# The model y = w·x / √2 + noise has a normal posterior. All tests below use it, so that HMC is compiled once.
 STEPS, SIGMA, STD = 10, 0.02, 0.3
 LINEAR = eqx.nn.Linear(2, 1, use_bias=False, key=KEY)
 
@@ -167,7 +174,7 @@ def posterior(x, y):
 
 
 class Watched(HMC):
-    """Keeps the chains in the order in which they were run: the model itself shuffles its samples."""
+    """HMC that also keeps its chains before they are shuffled."""
 
     def _diagnosed(self, w, x, infos):
         CHAINS.append(np.asarray(w, float))
@@ -175,7 +182,8 @@ class Watched(HMC):
 
 
 CHAINS = []
-INPUTS = jax.random.normal(KEY, (6, 2)) @ jnp.array([[1.0, 0.8], [0.0, 0.6]])  # correlated: so are the weights
+# Correlated inputs, so that the weights are correlated.
+INPUTS = jax.random.normal(KEY, (6, 2)) @ jnp.array([[1.0, 0.8], [0.0, 0.6]])
 
 
 def hmc():
@@ -186,7 +194,7 @@ def hmc():
 def sampled():
     """A fitted model, the chains it ran, and the exact posterior."""
     y = targets(INPUTS)
-    fitted = fit(hmc(), Gaussian(STD), INPUTS, y, epochs=50, draws=16, **QUIET).model
+    fitted = fit(hmc(), Gaussian(STD), INPUTS, y, epochs=50, objective=Objective(draws=16), **QUIET).model
     return fitted, CHAINS[-1], posterior(INPUTS, y)
 
 
@@ -212,7 +220,7 @@ def test_hmc_samples_the_exact_gaussian_posterior(sampled):
     assert min(found.ess_weights, found.ess_outputs) > 400
 
 
-def test_predictions_of_hmc_are_its_samples_each_in_turn(sampled):
+def test_predictions_of_hmc_use_its_samples_in_turn(sampled):
     fitted = sampled[0]
     x = jnp.array([[1.0, 0.0], [3.0, -2.0]])
     outputs = np.asarray(predict(fitted, x, draws=4000, draws_at_once=4000, key=KEY), float)[..., 0]
@@ -220,7 +228,7 @@ def test_predictions_of_hmc_are_its_samples_each_in_turn(sampled):
     np.testing.assert_allclose(np.sort(outputs, axis=0), np.sort(expected, axis=0), atol=1e-4)
 
 
-def test_a_key_names_one_sample_and_the_first_few_are_as_good_as_any(sampled):
+def test_a_key_names_one_sample_and_samples_are_in_random_order(sampled):
     fitted = sampled[0]
     few, many = (jax.random.key_data(draw_keys(KEY, n, fitted)) for n in (5, 50))
     assert np.array_equal(few, many[:5])
@@ -229,14 +237,14 @@ def test_a_key_names_one_sample_and_the_first_few_are_as_good_as_any(sampled):
     assert np.array_equal(outputs, predict(fitted, x, draws=3, key=KEY))
     others = predict(fitted, jnp.flip(x, 0).at[:3].add(0.7), draws=3, key=KEY)
     np.testing.assert_allclose(others[:, 3], outputs[:, 0], rtol=1e-5)
-    # shuffled: neighbours are of different chains, and do not resemble one another
+    # shuffled samples are not autocorrelated
     samples = np.asarray(fitted.samples.value, float)
     lagged = [np.corrcoef(samples[:-1, i], samples[1:, i])[0, 1] for i in range(2)]
     assert np.abs(lagged).max() < 4 / np.sqrt(4000)
     assert fitted(x, key=KEY)[1] == 0
 
 
-def test_the_diagnostics_are_those_of_vehtari_et_al(sampled):
+def test_the_diagnostics_agree_with_vehtari_et_al(sampled):
     fitted, chains, _ = sampled
     assert fitted.diagnostics.rhat_weights == pytest.approx(max(exact.rhat(chains[..., i]) for i in range(2)), abs=2e-4)
     # chains x_{k+1} = ρ x_k + ε, whose effective size is known: n (1 - ρ) / (1 + ρ)
@@ -248,11 +256,11 @@ def test_the_diagnostics_are_those_of_vehtari_et_al(sampled):
     good = fitted._diagnosed(jnp.asarray(w), INPUTS, infos)
     assert good.rhat_weights == pytest.approx(max(exact.rhat(w[..., i]) for i in range(2)), abs=2e-4)
     assert good.rhat_weights < 1.01
-    # the least of two estimates, each known to 10 % or so
+    # the smaller of two estimates, each with an error of about 10 %
     assert good.ess_weights == pytest.approx(4 * draws * (1 - rho) / (1 + rho), rel=0.3)
     assert (good.divergences, good.leapfrogs) == (7, 5)
     assert good.acceptance == pytest.approx(0.7)
-    w[..., 1] += 0.3 * np.arange(4)[:, None]  # chains that do not agree on one weight
+    w[..., 1] += 0.3 * np.arange(4)[:, None]  # the chains disagree on one weight
     poor = fitted._diagnosed(jnp.asarray(w), INPUTS, infos)
     assert poor.rhat_weights == pytest.approx(exact.rhat(w[..., 1]), abs=2e-4)
     assert poor.rhat_weights > 1.05
@@ -262,7 +270,7 @@ def test_the_diagnostics_are_those_of_vehtari_et_al(sampled):
 
 
 class Square(eqx.Module):
-    """y = w² x: w and -w are one function."""
+    """y = w² x, so that w and -w give the same function."""
 
     w: jax.Array
 
@@ -270,18 +278,18 @@ class Square(eqx.Module):
         return self.w**2 * x
 
 
-def test_chains_that_cannot_mix_are_told_apart_by_their_weights_not_by_their_outputs():
+def test_chains_in_equivalent_modes_differ_in_their_weights_but_not_in_their_outputs():
     x = jnp.linspace(0.5, 2.0, 10)[:, None]
-    # from draws of N(0, 3²): some chains find w = 2, some w = -2, and none crosses over
+    # starting from N(0, 3²), some chains find w = 2 and some w = -2, and none changes between them
     model = HMC(Square(jnp.zeros(1)), std=3.0, prior_std=3.0, warmup=100, draws=100)
-    fitted = model.conditioned(Gaussian(0.1), x, 4 * x, validation=None, key=KEY, say=lambda text: None)
+    fitted = model.after_training(Gaussian(0.1), (x, 4 * x), validation=None, key=KEY, say=say_nothing)
     signs = np.sign(np.asarray(fitted.samples.value))
     assert 0.1 < (signs > 0).mean() < 0.9
     assert fitted.diagnostics.rhat_weights > 1.5
     assert fitted.diagnostics.rhat_outputs < 1.05
 
 
-# What they must agree on
+# Posteriors that must agree
 
 
 DESIGN = jnp.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0], [2.0, 0.5], [-0.5, 2.0]])  # orthogonal columns
@@ -289,7 +297,7 @@ AT = jnp.array([[1.0, 0.0], [0.0, 1.0], [2.0, -1.0], [5.0, 5.0]])
 
 
 class Reading(eqx.Module):
-    """dh/dt = (0, 0, w·x) for h = (x, y): at depth 1, y is x times the mean of w over depth."""
+    """dh/dt = (0, 0, w·x) for h = (x, y), so that y at depth 1 is x times the mean of w over depth."""
 
     weight: jax.Array
 
@@ -322,23 +330,24 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_mfvi_hmc_and_the_sde_bnn_reach_the_posterior_predictive_of_the_linear_model(row):
-    assert abs(float(DESIGN[:, 0] @ DESIGN[:, 1])) < 1e-6  # then the posterior factorises, and mean-field holds it
+    # Orthogonal columns: the posterior factorises, as mean-field does.
+    assert abs(float(DESIGN[:, 0] @ DESIGN[:, 1])) < 1e-6
     y = targets(DESIGN)
     mean, cov = posterior(DESIGN, y)
     at = np.asarray(AT, float) / np.sqrt(2)
     stds = np.sqrt(np.diag(at @ cov @ at.T))
     make, epochs = ROWS[row]
-    fitted = fit(make(), Gaussian(STD), DESIGN, y, epochs=epochs, draws=16, **QUIET).model
+    fitted = fit(make(), Gaussian(STD), DESIGN, y, epochs=epochs, objective=Objective(draws=16), **QUIET).model
     outputs = np.asarray(predict(fitted, AT, draws=4000, draws_at_once=4000, key=KEY), float)[..., 0]
-    # 4 standard errors of 4000 draws (HMC's are worth 1000 or more); and a twentieth for the optimiser
+    # 4 standard errors of 4000 draws (an effective size of at least 1000 for HMC), plus 0.05 for the optimiser
     draws, rest = (1000, 0.0) if row == "HMC" else (4000, 0.05)
     np.testing.assert_allclose((outputs.mean(0) - at @ mean) / stds, 0.0, atol=4 / np.sqrt(draws) + rest)
     np.testing.assert_allclose(outputs.std(0), stds, rtol=4 / np.sqrt(2 * draws) + rest)
-    assert np.abs(at @ mean / stds).max() > 3  # the data say something
+    assert np.abs(at @ mean / stds).max() > 3  # the data are informative
     assert np.all(stds < 0.5 * depth_std() * np.linalg.norm(at, axis=1))
 
 
-# What is refused
+# Refused arguments
 
 
 REFUSED = {
@@ -347,7 +356,7 @@ REFUSED = {
     "no amplitude": (lambda: GP(X, Y, amplitude=-1.0), "amplitude=-1.0"),
     "no noise": (lambda: GP(X, Y, noise=0), "noise=0"),
     "no features": (lambda: GP(X, Y, features=0), "features=0"),
-    "no column": (lambda: GP(X, Y[:, 0]), r"y \(9,\)"),
+    "no column": (lambda: GP(X, Y[:, 0]), r"y has shape \(9,\)"),
     "images": (lambda: GP(X[:, None], Y), r"\(9, 1, 2\)"),
     "other data": (lambda: GP(X, Y[:3]), "9 examples.* 3"),
     "nan": (lambda: GP(X.at[2, 1].set(jnp.nan), Y), r"x holds 1 NaN.*\(2, 1\)"),
@@ -369,12 +378,12 @@ REFUSED = {
 
 @pytest.mark.usefixtures("_as_a_user")
 @pytest.mark.parametrize("call", REFUSED)
-def test_a_bad_argument_is_named_in_one_line_with_its_remedy(call, refused):
+def test_a_bad_argument_is_refused_in_one_line_with_a_remedy(call, refused):
     refused(*REFUSED[call])
 
 
 @pytest.mark.parametrize(("library", "make"), [("tinygp", lambda: GP(X, Y)), ("blackjax", lambda: HMC(LINEAR))])
-def test_a_missing_library_is_named_with_the_way_to_get_it(library, make, monkeypatch):
+def test_a_missing_library_is_named_with_the_command_that_installs_it(library, make, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, library, None)
     with pytest.raises(ValueError, match=rf"needs {library}: pip install 'sdebnn\[baselines\]'"):
         make()

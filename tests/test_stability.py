@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sdebnn import OU, Adaptive, FixedGrid, LinearDrift, Point, Posterior, TimeMLP, bayesianize, predict
-from sdebnn.integrate import METHODS, Noise
-from sdebnn.integrate.stability import shadow_spread, warn_if_stray
-from sdebnn.processes import NoDrift
+from sdebnn import OU, Adaptive, FixedGrid, Point, bayesianize, predict
+from sdebnn.integrate import METHODS, Noise, Posterior
+from sdebnn.integrate.stability import shadow_spread, warn_if_unstable
+from sdebnn.nn import TimeMLP
+from sdebnn.processes import AbstractDrift, LinearDrift, NoDrift
 
 KEY = jax.random.key(5)
 METHOD = METHODS["reversible_heun"]
@@ -26,6 +27,9 @@ class Contracting(Posterior):
 
     def f_h(self, t, h, w):
         return -self.pull * h
+
+    def all_euler_steps(self, random, h, *, keep, unroll):
+        return None
 
 
 def ou(rate, drift=None, size=1):
@@ -54,11 +58,20 @@ def test_under_contraction_one_eigenvalue_always_exceeds_one(r):
     assert np.linalg.det(matrix) == pytest.approx(-1, abs=1e-5)
 
 
+class Turning(AbstractDrift):
+    """A drift that is a matrix times the weights."""
+
+    matrix: jax.Array
+
+    def __call__(self, t, w):
+        return self.matrix @ w
+
+
 @pytest.mark.parametrize("angle", [0.3, 0.9, 1.5])
 def test_rotations_are_stable_up_to_one_radian_a_step(angle):
     """The eigenvalues of a rotation are ±i angle; their stability region is the segment from -i to i."""
     turn = jnp.array([[0.0, -1.0], [1.0, 0.0]])
-    matrix, _ = step_matrix(ou(0.0, lambda t, w: 10 * angle * turn @ w, 2), 0.1, 2)
+    matrix, _ = step_matrix(ou(0.0, Turning(10 * angle * turn), 2), 0.1, 2)
     largest = np.abs(np.linalg.eigvals(matrix)).max()
     assert largest == pytest.approx(1 if angle <= 1 else angle + np.sqrt(angle**2 - 1), rel=1e-5)
 
@@ -121,14 +134,14 @@ def test_a_drift_that_contracts_is_warned_of_when_weights_are_drawn():
 def test_hidden_units_that_contract_are_seen_by_the_distance_to_their_shadow(pull, stable, gradient):
     process = Contracting(OU(sigma=0.1), NoDrift(), Point(jnp.ones(3)), pull=pull)
     h0 = jnp.array([[1.0], [-0.5]])
-    found = FixedGrid(20, "reversible_heun", gradient).solve(process, h0, key=KEY).stray
+    found = FixedGrid(20, "reversible_heun", gradient).solve(process, h0, key=KEY).shadow_distance
     if stable:
         assert 0 < float(found) < 0.1
-        warn_if_stray(found)
+        warn_if_unstable(found)
     else:
         with pytest.warns(RuntimeWarning, match="unstable here"):
-            warn_if_stray(found)
-    assert FixedGrid(20).solve(process, h0, key=KEY).stray == 0
+            warn_if_unstable(found)
+    assert FixedGrid(20).solve(process, h0, key=KEY).shadow_distance == 0
 
 
 def test_predictions_of_a_net_that_contracts_are_warned_of():

@@ -12,16 +12,33 @@ import numpy as np
 import optax
 import pytest
 
-from sdebnn import OU, SDEBNN, Deterministic, FixedGrid, Gaussian, LinearDrift, Point, bayesianize, elbo, fit
+from sdebnn import (
+    OU,
+    SDEBNN,
+    Batches,
+    Deterministic,
+    FixedGrid,
+    Gaussian,
+    Objective,
+    Optimizer,
+    Point,
+    bayesianize,
+    elbo,
+    fit,
+)
 from sdebnn.data import toy
-from sdebnn.train import graphs, loop, stacks
-from sdebnn.train.stacks import by_row, by_stacks, stacked, unstacked
+from sdebnn.integrate import Solution
+from sdebnn.nn import AbstractModel
+from sdebnn.processes import LinearDrift
+from sdebnn.train import loop, stacks, xla_options
+from sdebnn.train.stacks import Stacks, by_row, by_stacks, stacked, unstacked
 
 KEY = jax.random.key(0)
+STILL = Optimizer(rule=optax.sgd(0.0))  # the parameters do not move
 
 
 class Push(eqx.Module):
-    """dh/dt = w: the simplest field there is, so that h_1 = x + ∫ w dt is Gaussian."""
+    """dh/dt = w, so that h_1 = x + ∫ w dt is Gaussian."""
 
     w: jax.Array
 
@@ -41,7 +58,7 @@ def test_fitting_a_deterministic_line_and_its_noise_is_least_squares():
     solution, residual, *_ = np.linalg.lstsq(design, np.asarray(y), rcond=None)
     fitted = fit(
         Deterministic(eqx.nn.Linear(2, 1, key=KEY)), Gaussian(1.0, learn=True), x, y,
-        key=KEY, epochs=1500, draws=1, learning_rate=3e-2, progress=False,
+        key=KEY, epochs=1500, objective=Objective(draws=1), optimizer=Optimizer(learning_rate=3e-2), progress=False,
     )  # fmt: skip
     np.testing.assert_allclose(fitted.model.module.weight[0], solution[:2, 0], atol=1e-3)
     np.testing.assert_allclose(fitted.model.module.bias, solution[2], atol=1e-3)
@@ -62,7 +79,7 @@ def test_a_fitted_elbo_comes_near_the_log_evidence_and_stays_below_it():
     # w_0 is known here, so it is not trained
     held = eqx.tree_at(lambda b: b.initial, block, Held(jnp.array([0.3])))
     untrained = bound(held, x, targets, noise)[0]
-    fitted = fit(held, Gaussian(noise), x, targets, key=KEY, epochs=600, draws=16, progress=False)
+    fitted = fit(held, Gaussian(noise), x, targets, key=KEY, epochs=600, objective=Objective(draws=16), progress=False)
     mean, error = bound(fitted.model, x, targets, noise)
     assert mean <= evidence + 4 * error
     # A drift that sees w alone cannot reach it: what is left of the posterior lies in ∫ w.
@@ -71,7 +88,7 @@ def test_a_fitted_elbo_comes_near_the_log_evidence_and_stays_below_it():
 
 
 class Held(Point):
-    """A start that is known, not learned."""
+    """A known value of w_0 that is not trained."""
 
     value: jax.Array = eqx.field(static=False)
 
@@ -85,20 +102,20 @@ def bound(model, x, y, noise):
     return values.mean(), values.std() / 64
 
 
-class Belief(eqx.Module):
-    """A model of the contract with one weight: y = θ, q(θ) = N(mean, std²), p(θ) = N(0, 1)."""
+class Belief(AbstractModel):
+    """A model with one weight: y = θ, q(θ) = N(mean, std²), p(θ) = N(0, 1)."""
 
     mean: jax.Array
     log_std: jax.Array
 
-    def __call__(self, x, *, key):
+    def solve(self, x, *, key, with_roughness=False):
         theta = self.mean + jnp.exp(self.log_std) * jax.random.normal(key)
         kl = 0.5 * (jnp.exp(2 * self.log_std) + self.mean**2 - 1) - self.log_std
-        return jnp.full_like(x, theta), kl
+        return Solution(jnp.full_like(x, theta), kl)
 
 
-@pytest.mark.parametrize(("kl_weight", "batch_size"), [(1.0, None), (0.1, None), (1.0, 10)])
-def test_fit_finds_the_exact_posterior_tempered_or_not_in_batches_or_not(kl_weight, batch_size):
+@pytest.mark.parametrize(("kl_weight", "batch_size"), [(1.0, None), (0.1, None), (1.0, 10)])  # 2000 steps each
+def test_fit_finds_the_exact_posterior_with_and_without_tempering_and_batches(kl_weight, batch_size):
     x, noise = jnp.zeros((40, 1)), 2.0
     y = 0.8 + noise * jax.random.normal(jax.random.key(3), (40, 1))
     # The bound's optimum is p(θ) p(D | θ)^(1 / kl_weight): normal, with
@@ -107,32 +124,36 @@ def test_fit_finds_the_exact_posterior_tempered_or_not_in_batches_or_not(kl_weig
     start = Belief(jnp.array(0.0), jnp.array(0.0))
     fitted = fit(
         start, Gaussian(noise), x, y,
-        key=KEY, epochs=2000, learning_rate=5e-2, batch_size=batch_size, draws=32, kl_weight=kl_weight, progress=False,
+        key=KEY, epochs=2000 if batch_size is None else 500, optimizer=Optimizer(learning_rate=5e-2),
+        batches=Batches(batch_size), objective=Objective(draws=32, kl_weight=kl_weight), progress=False,
     )  # fmt: skip
     assert float(fitted.model.mean) == pytest.approx(mean, abs=0.02)
     assert float(jnp.exp(fitted.model.log_std)) == pytest.approx(precision**-0.5, rel=0.05)
 
 
-def test_more_draws_mean_less_noise_and_every_step_has_its_own():
+def test_more_draws_reduce_the_noise_and_every_step_has_its_own_draws():
     x, y = jnp.zeros((12, 1)), jnp.ones((12, 1))  # examples all alike: only the draws differ
-    still = {"key": KEY, "epochs": 100, "batch_size": 4, "optimizer": optax.sgd(0.0), "progress": False}
+    still = {"key": KEY, "epochs": 100, "batches": Batches(4), "optimizer": STILL, "progress": False}
     start = Belief(jnp.array(0.0), jnp.array(0.0))
-    one, many = (fit(start, Gaussian(1.0), x, y, draws=n, **still).history["log_likelihood"] for n in (1, 16))
+    one, many = (
+        fit(start, Gaussian(1.0), x, y, objective=Objective(draws=n), **still).history["log_likelihood"]
+        for n in (1, 16)
+    )
     assert len(np.unique(one)) == len(one) == 300
     assert one.std() / many.std() == pytest.approx(4.0, rel=0.25)  # sqrt(16); each std of 300 is known to 4 % or so
 
 
-def test_a_batch_that_leaves_a_remainder_is_still_a_batch():
+def test_examples_that_do_not_fill_a_batch_change_from_epoch_to_epoch():
     x, y = jnp.arange(10.0)[:, None], jnp.zeros((10, 1))
     model = Deterministic(eqx.nn.Linear(1, 1, use_bias=False, key=KEY))
-    still = {"key": KEY, "epochs": 30, "draws": 1, "optimizer": optax.sgd(0.0), "progress": False}
-    batches = fit(model, Gaussian(1.0), x, y, batch_size=7, **still).history["log_likelihood"]
+    still = {"key": KEY, "epochs": 30, "objective": Objective(draws=1), "optimizer": STILL, "progress": False}
+    batches = fit(model, Gaussian(1.0), x, y, batches=Batches(7), **still).history["log_likelihood"]
     whole = fit(model, Gaussian(1.0), x, y, **still).history["log_likelihood"]
     assert len(np.unique(whole)) == 1
     assert len(np.unique(batches)) > 10  # seven of ten, others each time
 
 
-def test_batches_give_the_same_answer_as_all_the_data_on_average():
+def test_the_elbo_of_batches_averages_to_that_of_all_the_data():
     x, y = linear_data(40)
     model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
     whole = elbo(model, Gaussian(0.5), x, y, key=KEY).elbo
@@ -145,7 +166,7 @@ def test_an_epoch_takes_every_example_once():
     # Each step adds the sum of its batch's gradient: over an epoch at rate zero, that of all examples.
     fitted = fit(
         Deterministic(eqx.nn.Linear(1, 1, use_bias=False, key=KEY)), Gaussian(1.0), x, y,
-        key=KEY, epochs=2, batch_size=4, draws=1, optimizer=optax.sgd(0.0), progress=False,
+        key=KEY, epochs=2, batches=Batches(4), objective=Objective(draws=1), optimizer=STILL, progress=False,
     )  # fmt: skip
     weight = float(fitted.model.module.weight[0, 0])
     whole = float(np.sum(-0.5 * (weight * np.arange(12.0)) ** 2 - 0.5 * np.log(2 * np.pi)))
@@ -154,27 +175,31 @@ def test_an_epoch_takes_every_example_once():
     assert not np.allclose(*fitted.history["log_likelihood"].reshape(2, 3))  # in another order each time
 
 
-def test_a_key_names_one_fit():
+def test_fits_with_the_same_key_are_identical():
     x, y = linear_data(20)
     model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
-    runs = [fit(model, Gaussian(0.5), x, y, key=KEY, epochs=5, batch_size=7, progress=False) for _ in range(2)]
+    runs = [fit(model, Gaussian(0.5), x, y, key=KEY, epochs=5, batches=Batches(7), progress=False) for _ in range(2)]
     assert np.array_equal(runs[0].model.module.weight, runs[1].model.module.weight)
     assert np.array_equal(runs[0].history["elbo"], runs[1].history["elbo"])
 
 
-def test_a_fit_that_blows_up_returns_the_last_good_parameters_and_says_so():
+def test_a_fit_that_diverges_returns_the_last_good_parameters_with_a_warning():
     x, y = linear_data(20)
     model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
     with pytest.warns(RuntimeWarning, match="lower learning_rate=0.02"):
-        fitted = fit(model, Gaussian(0.5), x, y, key=KEY, epochs=300, optimizer=optax.sgd(100.0), progress=False)
+        fitted = fit(
+            model, Gaussian(0.5), x, y, key=KEY, epochs=300, optimizer=Optimizer(rule=optax.sgd(100.0)), progress=False
+        )
     assert np.all(np.isfinite(fitted.model.module.weight))
 
 
-def test_parameters_that_blow_up_in_the_last_step_are_not_returned():
+def test_parameters_that_diverge_in_the_last_step_are_not_returned():
     x, y = linear_data(20)
     model = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
     with pytest.warns(RuntimeWarning, match="1 of 1 steps were skipped"):
-        fitted = fit(model, Gaussian(0.5), x, y, key=KEY, epochs=1, optimizer=optax.sgd(3e38), progress=False)
+        fitted = fit(
+            model, Gaussian(0.5), x, y, key=KEY, epochs=1, optimizer=Optimizer(rule=optax.sgd(3e38)), progress=False
+        )
     assert np.array_equal(fitted.model.module.weight, model.module.weight)
 
 
@@ -185,11 +210,11 @@ def test_the_same_fit_again_compiles_nothing():
     go()
     with jax.log_compiles(), warnings.catch_warnings(), Log("jax._src") as log:
         go()
-    assert not any("_epochs" in message for message in log)
+    assert not any("Finished XLA compilation" in message for message in log)
 
 
 class Log(logging.Handler):
-    """What a logger says."""
+    """The messages of a logger."""
 
     def __init__(self, name):
         super().__init__()
@@ -216,19 +241,20 @@ def test_the_kl_weight_is_printed(capsys):
             y,
             key=KEY,
             epochs=1,
-            kl_weight=weight,
+            objective=Objective(kl_weight=weight),
         )
         assert words in capsys.readouterr().err
 
 
-def test_the_regulariser_makes_the_dynamics_smoother():
+def test_the_roughness_weight_makes_the_dynamics_smoother():
     x, y = toy.wave(40, key=KEY)
-    model, ends = SDEBNN.mlp(1, 1, widths=(8,), drift=(4,), key=KEY), []
+    model, ends = SDEBNN.mlp(1, 1, widths=(8,), drift=(4,), solver=FixedGrid(10), key=KEY), []
     for weight in (0.0, 100.0):
         fitted = fit(
-            model, Gaussian(0.1), x, y, key=KEY, epochs=300, draws=2, roughness_weight=weight, progress=False
+            model, Gaussian(0.1), x, y, key=KEY, epochs=100,
+            objective=Objective(draws=2, roughness_weight=weight), progress=False,
         )  # fmt: skip
-        ends.append(float(elbo(fitted.model, fitted.likelihood, x, y, key=KEY, draws=8, rough=True).roughness))
+        ends.append(float(elbo(fitted.model, fitted.likelihood, x, y, key=KEY, draws=8, with_roughness=True).roughness))
         assert (fitted.history["roughness"][0] > 0) == (weight > 0)
     assert ends[1] < 0.5 * ends[0]
 
@@ -236,43 +262,43 @@ def test_the_regulariser_makes_the_dynamics_smoother():
 @pytest.fixture
 def on_nvidia(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(graphs, "_is_nvidia", lambda: True)
+    monkeypatch.setattr(xla_options, "_is_nvidia", lambda: True)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    graphs.compiler_options.cache_clear()
+    xla_options.compiler_options.cache_clear()
     yield monkeypatch
-    graphs.compiler_options.cache_clear()
+    xla_options.compiler_options.cache_clear()
 
 
-def test_xla_knows_what_it_is_told_about_graphs(on_nvidia):
-    assert graphs.compiler_options() == graphs.OPTIONS
+def test_xla_accepts_our_compiler_options(on_nvidia):
+    assert xla_options.compiler_options() == xla_options.OPTIONS
 
 
-def test_the_users_word_on_graphs_counts(on_nvidia):
+def test_an_option_in_xla_flags_is_left_to_the_user(on_nvidia):
     on_nvidia.setenv("XLA_FLAGS", "--xla_gpu_command_buffer_scheduling_mode=SERIALIZE")
-    options = graphs.compiler_options()
+    options = xla_options.compiler_options()
     assert options is not None
-    assert set(graphs.OPTIONS) - set(options) == {"xla_gpu_command_buffer_scheduling_mode"}
+    assert set(xla_options.OPTIONS) - set(options) == {"xla_gpu_command_buffer_scheduling_mode"}
 
 
-def test_the_users_word_may_be_in_a_file(on_nvidia):
+def test_xla_flags_in_a_file_replace_all_our_options(on_nvidia):
     on_nvidia.setenv("XLA_FLAGS", "flags.txt")
-    assert graphs.compiler_options() is None
+    assert xla_options.compiler_options() is None
 
 
-def test_an_xla_without_these_options_trains_without_them(on_nvidia):
-    on_nvidia.setattr(graphs, "OPTIONS", {"xla_gpu_of_another_time": "1"})
-    assert graphs.compiler_options() is None
+def test_options_unknown_to_xla_are_left_out(on_nvidia):
+    on_nvidia.setattr(xla_options, "OPTIONS", {"xla_gpu_of_another_time": "1"})
+    assert xla_options.compiler_options() is None
 
 
-def test_processors_and_other_makers_gpus_are_told_nothing_of_graphs(on_nvidia):
-    on_nvidia.setattr(graphs, "_is_nvidia", lambda: False)
-    assert graphs.compiler_options() is None
-    graphs.compiler_options.cache_clear()
+def test_cpus_and_gpus_of_other_makers_get_no_options(on_nvidia):
+    on_nvidia.setattr(xla_options, "_is_nvidia", lambda: False)
+    assert xla_options.compiler_options() is None
+    xla_options.compiler_options.cache_clear()
     on_nvidia.setattr(jax, "default_backend", lambda: "cpu")
-    assert graphs.compiler_options() is None
+    assert xla_options.compiler_options() is None
 
 
-def test_what_xla_is_told_reaches_the_program_that_trains(monkeypatch):
+def test_the_training_program_is_compiled_with_our_options(monkeypatch):
     monkeypatch.setattr(loop, "compiler_options", lambda: {"xla_of_another_time": True})
     loop.program.cache_clear()
     try:
@@ -283,7 +309,7 @@ def test_what_xla_is_told_reaches_the_program_that_trains(monkeypatch):
 
 
 def several():
-    """Arrays of the same shape, of the same size, of another type, of another size, and none."""
+    """Arrays of equal shape, of equal size only, of another dtype, of another size, and a None."""
     keys = iter(jax.random.split(KEY, 6))
     small = [jax.random.normal(next(keys), (3, 2)) for _ in range(3)]
     return {
@@ -294,30 +320,67 @@ def several():
     }
 
 
-def test_a_tree_goes_into_stacks_and_comes_out_as_it_was():
+def test_unstacking_is_the_inverse_of_stacking():
     tree = several()
     found = stacked(tree, tree)
-    assert sorted(stack.shape for stack in found.values()) == [(1, 6), (1, 7), (3, 6)]
-    again = unstacked(found, tree)
-    assert jax.tree.structure(again) == jax.tree.structure(tree)
-    for ours, given in zip(*map(jax.tree.leaves, (again, tree)), strict=True):
-        assert ours.dtype == given.dtype
-        np.testing.assert_array_equal(ours, given)
+    assert sorted(stack.shape for stack in found.rows.values()) == [(1, 6), (1, 7), (3, 6)]
+    assert_same_trees(unstacked(found, tree), tree)
 
 
-def test_an_optimiser_on_stacks_takes_the_same_steps():
+def assert_same_trees(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_only_the_parts_of_a_tree_that_look_like_the_parameters_are_stacked():
     tree = several()
-    for optimizer in (optax.adamw(1e-2), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2))):
-        ends = []
-        for each in (optimizer, by_stacks(lambda _, one=optimizer: one)):
-            now, state = tree, each.init(tree)
-            for step in range(3):
-                gradient = jax.tree.map(lambda leaf, step=step: jnp.cos(leaf + step).astype(leaf.dtype), now)
-                updates, state = each.update(gradient, state, now)
-                now = optax.apply_updates(now, updates)
-            ends.append(now)
-        for ours, theirs in zip(*map(jax.tree.leaves, ends), strict=True):
-            np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-5)
+    state = optax.adam(1e-2).init(tree)
+    found = stacked(state, tree)
+    assert isinstance(found[0].mu, Stacks)
+    assert isinstance(found[0].nu, Stacks)
+    assert found[0].count is state[0].count
+    assert_same_trees(unstacked(found, tree), state)
+    one = jnp.zeros(())
+    assert isinstance(stacked(one, one), Stacks)
+    assert not isinstance(stacked(jnp.zeros((), int), one), Stacks)  # a counter is not a parameter
+
+
+OPTIMIZERS = (optax.adamw(1e-2), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2)))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimiser_on_stacks_takes_the_same_steps_with_a_state_of_the_same_structure(optimizer):
+    tree, ends = several(), []
+    for each in (optimizer, by_stacks(lambda _: optimizer)):
+        now, state = tree, each.init(tree)
+        for step in range(3):
+            gradient = jax.tree.map(lambda leaf, step=step: jnp.cos(leaf + step).astype(leaf.dtype), now)
+            updates, state = each.update(gradient, state, now)
+            now = optax.apply_updates(now, updates)
+        ends.append((now, state))
+    assert jax.tree.structure(ends[0]) == jax.tree.structure(ends[1])
+    for ours, theirs in zip(*map(jax.tree.leaves, ends), strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-5)
+
+
+def test_training_without_stacks_reaches_the_same_parameters(monkeypatch):
+    x, y = linear_data(20)
+    how = {"key": KEY, "epochs": 5, "batches": Batches(7), "progress": False}
+
+    def trained(max_skipped):  # which makes no difference here, except that the program is compiled again
+        optimizer = Optimizer(ema=0.9, clip=1.0, max_skipped=max_skipped)
+        model = Deterministic(eqx.nn.MLP(2, 1, 3, 2, key=KEY))
+        fitted = fit(model, Gaussian(0.5), x, y, optimizer=optimizer, **how)
+        return jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))
+
+    with_stacks = trained(10)
+    for name in ("stacked", "unstacked"):
+        monkeypatch.setattr(loop, name, lambda tree, like: tree)
+    for ours, plain in zip(with_stacks, trained(11), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-7)
 
 
 class Sums(eqx.Module):
@@ -330,40 +393,25 @@ class Sums(eqx.Module):
         return x * (jnp.sum(self.a) + 3 * jnp.sum(self.b))
 
 
-class Smus(eqx.Module):
-    """The same, its fields in another order."""
-
-    b: jax.Array
-    a: jax.Array
-
-
 def test_an_update_may_be_one_number_for_an_array():
     def mean(updates, state, params=None):
         return jax.tree.map(lambda leaf: -1e-4 * jnp.mean(leaf), updates), state
 
     optimizer = optax.GradientTransformation(lambda _: optax.EmptyState(), mean)
     x = jnp.linspace(-1, 1, 8)[:, None]
-    how = {"key": KEY, "epochs": 1, "progress": False, "optimizer": optimizer}
+    how = {"key": KEY, "epochs": 1, "progress": False, "optimizer": Optimizer(rule=optimizer)}
     model = fit(Deterministic(Sums(jnp.zeros((3, 2)), jnp.zeros((3, 2)))), Gaussian(1.0), x, x, **how).model.module
     assert float(jnp.ptp(model.a)) == float(jnp.ptp(model.b)) == 0.0
     np.testing.assert_allclose(model.b, 3 * model.a, rtol=1e-5)
 
 
-def test_stacks_go_by_name_whatever_the_order_of_fields():
-    a, b = jnp.zeros(2), jnp.ones(2)
-    (one,), (other,) = (stacked(tree, tree).values() for tree in (Sums(a, b), Smus(b, a)))
-    np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(unstacked({"float32[2]": other}, Smus(b, a)).a, a)
-
-
-def test_a_large_array_is_a_stack_by_itself_in_its_own_shape(monkeypatch):
-    monkeypatch.setattr(stacks, "LARGE", 6)
+@pytest.mark.parametrize("convert", [lambda tree: tree, jax.device_get], ids=["jax", "numpy"])
+def test_a_large_array_is_stored_alone_in_its_own_shape(monkeypatch, convert):
+    monkeypatch.setattr(stacks, "MIN_SIZE_STORED_ALONE", 6)
     tree = {"a": jnp.ones((3, 2)), "b": jnp.zeros((3, 2)), "c": jnp.ones(5), "d": jnp.zeros(5)}
-    shapes = sorted(stack.shape for stack in stacked(tree, tree).values())
-    assert shapes == [(1, 3, 2), (1, 3, 2), (2, 5)]
-    for of in (stacked(tree, tree), jax.device_get(stacked(tree, tree))):
-        for ours, given in zip(*map(jax.tree.leaves, (unstacked(of, tree), tree)), strict=True):
-            np.testing.assert_array_equal(ours, given)
+    found = convert(stacked(tree, tree))
+    assert sorted(stack.shape for stack in found.rows.values()) == [(1, 3, 2), (1, 3, 2), (2, 5)]
+    assert_same_trees(unstacked(found, tree), tree)
 
 
 def test_the_history_of_a_float64_model_is_float64_whatever_else_it_holds():
@@ -376,8 +424,8 @@ def test_the_history_of_a_float64_model_is_float64_whatever_else_it_holds():
     np.testing.assert_allclose(found.history["elbo"][0], expected, rtol=1e-12)
 
 
-def test_what_is_trained_stays_where_it_was():
-    """On the second device, of two."""
+def test_trained_parameters_stay_on_their_device():
+    """The parameters are on the second of two devices."""
     program = (
         "import jax, jax.numpy as jnp, sdebnn\n"
         "there = jax.devices()[1]\n"
@@ -391,7 +439,7 @@ def test_what_is_trained_stays_where_it_was():
     subprocess.run([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flags}, check=True)
 
 
-def test_a_number_for_every_row_is_that_of_its_array():
+def test_by_row_gives_each_array_the_number_of_its_path():
     tree = {"b": jnp.zeros((2, 1)), "a": jnp.zeros(2), "c": jnp.zeros(3)}
     rows = by_row(lambda path: {"a": 1.0, "b": 2.0, "c": 3.0}[path[0].key], tree)
     of_rows = jax.tree.map(lambda stack, numbers: stack + numbers, stacked(tree, tree), rows)

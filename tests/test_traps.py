@@ -15,20 +15,19 @@ from sdebnn import (
     OU,
     SDEBNN,
     Categorical,
-    DriftNet,
     FixedGrid,
     Gaussian,
     Normal,
     Point,
-    Posterior,
-    TimeConvLayer,
-    TimeMLP,
     bayesianize,
     elbo,
     evaluate,
     metrics,
     verify,
 )
+from sdebnn.integrate import Posterior
+from sdebnn.nn import AbstractModel, Solution, TimeConvLayer, TimeMLP
+from sdebnn.processes import AbstractDrift, DriftNet
 
 KEY = jax.random.key(0)
 
@@ -44,7 +43,7 @@ def test_1_with_a_zero_drift_net_the_posterior_is_the_prior():
 def test_2_stl_lands_at_the_exact_posterior_which_the_wrong_sign_of_u_does_not():
     """With u = (f_p - f_q) / σ in the martingale, the noise of STL's gradient is not small but large."""
     problem = verify.LinearGaussian()
-    parts = (verify.PosteriorDrift(problem), Point(jnp.array([problem.w0])))
+    parts = (verify.ExactDrift(problem), Point(jnp.array([problem.w0])))
     keys = jax.random.split(KEY, 512)
     spread = {
         kl: verify.gradient_samples(problem, parts, kl, FixedGrid(400), keys)[:, :2].std(0)
@@ -56,7 +55,7 @@ def test_2_stl_lands_at_the_exact_posterior_which_the_wrong_sign_of_u_does_not()
 def test_3_the_martingale_is_an_ito_sum():
     """Its mean is zero at left ends; taken at midpoints, as a Stratonovich solver does, it is ½ ∫ σ du/dw dt."""
     prior, sigma, n = OU(sigma=0.7), 0.7, 200
-    drift = lambda t, w: -1.4 * w  # noqa: E731
+    drift = Proportional(-1.4)
 
     def martingales(key):
         args = (prior, drift, Point(jnp.ones(1)))
@@ -76,14 +75,23 @@ def test_3_the_elbo_never_exceeds_the_log_evidence():
     sample = eqx.filter_jit(verify.elbo_samples)
     for gain in (0.0, 0.6, 1.0, 1.4):
         for kl in ("analytic", "full"):
-            drift, start = verify.PosteriorDrift(problem, gain), Point(jnp.array([problem.w0]))
+            drift, start = verify.ExactDrift(problem, gain), Point(jnp.array([problem.w0]))
             values = np.asarray(
                 sample(problem, drift, start, kl, FixedGrid(400), jax.random.split(KEY, 4096)), dtype=float
             )
             assert values.mean() <= problem.log_evidence() + 4 * values.std() / 64
 
 
-class Constant(eqx.Module):
+class Proportional(AbstractDrift):
+    """A drift in proportion to the weights."""
+
+    factor: float
+
+    def __call__(self, t, w):
+        return self.factor * w
+
+
+class Constant(AbstractDrift):
     """A drift that is one number."""
 
     value: jax.Array
@@ -111,11 +119,11 @@ def test_4_the_horizon_is_one_the_half_is_in_the_kl_and_stl_is_not_the_analytic_
     assert abs(ends.std() - std) < 4 * std / np.sqrt(2 * 4096) + 1e-3
 
 
-class ConstantKL(eqx.Module):
+class ConstantKL(AbstractModel):
     """A model whose KL is known."""
 
-    def __call__(self, x, *, key):
-        return jnp.zeros_like(x), jnp.array(7.0)
+    def solve(self, x, *, key, with_roughness=False):
+        return Solution(jnp.zeros_like(x), jnp.array(7.0))
 
 
 def test_5_the_kl_is_that_of_the_whole_data_set_whatever_the_batch():

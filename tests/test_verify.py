@@ -29,8 +29,8 @@ def _fresh_caches():
 
 @pytest.mark.usefixtures("_fresh_caches")
 def test_the_suite_sees_a_drift_of_the_wrong_sign(monkeypatch):
-    right = verify.PosteriorDrift.__call__
-    monkeypatch.setattr(verify.PosteriorDrift, "__call__", lambda self, t, w: -right(self, t, w))
+    right = verify.ExactDrift.__call__
+    monkeypatch.setattr(verify.ExactDrift, "__call__", lambda self, t, w: -right(self, t, w))
     assert not all(theorem.passed for theorem in verify.evidence(jax.random.key(0)))
 
 
@@ -57,7 +57,7 @@ def test_the_suite_sees_a_missing_half_in_the_kl(monkeypatch):
 
 def test_the_exact_posterior_of_an_inferred_start_is_conjugate():
     problem = verify.LinearGaussian()
-    (_, law), evidence = verify.infer_w0(problem)
+    (_, law), evidence = verify.posterior_if_w0_is_inferred(problem)
     # On a grid: prior N(0, 1) times the likelihood of y given w_0.
     grid = jnp.linspace(-6.0, 6.0, 20001)
     mean, variance = problem.ahead(0.0, grid)

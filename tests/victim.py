@@ -1,5 +1,6 @@
 """A small run, the same in every process, for tests that stop it, kill it and damage what it saved."""
 
+import dataclasses
 import os
 import signal
 
@@ -8,31 +9,49 @@ import jax
 import numpy as np
 import optax
 
-from sdebnn import Gaussian, MeanField, fit
-from sdebnn.data import toy
+from sdebnn import Batches, Checkpoints, Gaussian, Objective, Optimizer, Validation, fit
+from sdebnn.nn import MeanField
 from sdebnn.train import running
 
-STEPS = 90
+STEPS = 50
 
 
 def data():
     """All inputs and targets, those held out last."""
-    return toy.wave(60, key=jax.random.key(3))
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-2, 2, (60, 1)).astype(np.float32)
+    return x, np.sin(3 * x) + 0.1 * rng.normal(size=x.shape).astype(np.float32)
 
 
-def train(folder, *, activation=jax.nn.relu, x=None, last=0.0, last_held_out=0.0, **how):
-    """Train for a few seconds, saving after every step if there is a folder; with a change, if one is asked for."""
+def train(folder, *, likelihood=None, activation=jax.nn.relu, x=None, last=0.0, last_held_out=0.0, **changes):
+    """Train for a second or two, saving after every step if there is a folder; with changes, if any are asked for.
+
+    ``changes`` are options of ``fit`` or of one of its groups, such as ``patience`` or ``ema``.
+    """
     key = jax.random.key(3)
     inputs, y = data()
-    inputs = inputs.at[49].add(last).at[59].add(last_held_out)
+    inputs[49] += last
+    inputs[59] += last_held_out
     model = MeanField(eqx.nn.MLP(1, 1, 8, 1, activation=activation, key=key))
-    settings = {
-        "likelihood": Gaussian(0.1, learn=True), "validation": (inputs[50:], y[50:]), "epochs": STEPS // 5,
-        "batch_size": 10, "draws": 2, "ema": 0.9, "clip": 10.0, "kl_warmup": 0.5, "optimizer": _adam,
-        "save_every": 0.0, "progress": False, **how,
-    }  # fmt: skip
-    likelihood = settings.pop("likelihood")
-    return fit(model, likelihood, inputs[:50] if x is None else x, y[:50], key=key, folder=folder, **settings)
+    options = {
+        "objective": _changed(Objective(draws=2, kl_warmup=0.5), changes),
+        "batches": _changed(Batches(10), changes),
+        "optimizer": _changed(Optimizer(rule=_adam, ema=0.9, clip=10.0), changes),
+        "validation": _changed(Validation(inputs[50:], y[50:]), changes),
+        "checkpoints": None if folder is None else _changed(Checkpoints(folder, every=0.0), changes),
+    }
+    likelihood = Gaussian(0.1, learn=True) if likelihood is None else likelihood
+    epochs = changes.pop("epochs", STEPS // 5)
+    assert not changes, changes
+    return fit(
+        model, likelihood, inputs[:50] if x is None else x, y[:50], key=key, epochs=epochs, progress=False, **options
+    )
+
+
+def _changed(options, changes):
+    """A group of options with the changes that belong to it, which are taken out of ``changes``."""
+    own = [field.name for field in dataclasses.fields(options) if field.name in changes]
+    return dataclasses.replace(options, **{name: changes.pop(name) for name in own})
 
 
 def _adam(steps):

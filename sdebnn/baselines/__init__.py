@@ -1,4 +1,4 @@
-"""What one would use instead: models of the same contract, one file each."""
+"""Other Bayesian and deterministic models, one file each."""
 
 from sdebnn.baselines.backprop import ScaleMixture, bayes_by_backprop
 from sdebnn.baselines.bbvi import bbvi
@@ -9,8 +9,6 @@ from sdebnn.baselines.hmc import HMC, Diagnostics
 from sdebnn.baselines.hypernet import Hypernet
 from sdebnn.baselines.hyperodenet import HyperODEBlock
 from sdebnn.baselines.laplace import LastLayerLaplace
-from sdebnn.baselines.meanfield import MeanField
-from sdebnn.baselines.odenet import ODEBlock
 from sdebnn.baselines.partial import PartlyRandom
 from sdebnn.baselines.resnet import ResNet
 from sdebnn.baselines.temperature import TemperatureScaled
@@ -24,8 +22,6 @@ __all__ = [
     "Hypernet",
     "LastLayerLaplace",
     "MCDropout",
-    "MeanField",
-    "ODEBlock",
     "PartlyRandom",
     "ResNet",
     "ScaleMixture",

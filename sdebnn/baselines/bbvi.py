@@ -2,32 +2,32 @@
 
     dw = (f_p(t, w) + a(t) w + b(t)) dt + σ dB
 
-a and b, a number for each weight, bend at knots over depth. The objective is that of any posterior over paths.
+a and b hold a number for each weight and are piecewise linear in depth. The objective is the ELBO, as for any posterior
+over paths.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
-from sdebnn.integrate import Estimator, FixedGrid, Solver
+from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator
 from sdebnn.models import SDEBlock, bayesianize
-from sdebnn.processes import OU, Law, LinearDrift, Point, Weights
+from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, LinearDrift, Point, Weights
 
 
 def bbvi(
-    module: Any,
+    module: Callable[..., Array],
     *,
     knots: int = 8,
-    prior: OU = OU(),
-    initial: Callable[[Weights], Law] = Point,
-    solver: Solver = FixedGrid(),
-    kl: Estimator = "analytic",
+    prior: AbstractPrior = OU(),
+    initial: Callable[[Weights], AbstractInitialLaw] = Point,
+    solver: AbstractSolver = FixedGrid(),
+    kl: KLEstimator = "analytic",
     key: PRNGKeyArray,
 ) -> SDEBlock:
-    """The weights of any field as a process over depth whose posterior stays Gaussian, and factorised."""
+    """A block of any field, whose weights have a factorised Gaussian process over depth as their posterior."""
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array)))
-    drift = LinearDrift(max(size, 1), knots)  # of a module without weights bayesianize says so
+    drift = LinearDrift(max(size, 1), knots)  # bayesianize refuses a module without weights
     return bayesianize(module, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=key)

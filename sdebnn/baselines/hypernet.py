@@ -1,27 +1,29 @@
-"""Bayesian hypernets (Krueger et al. 2017): a net that turns noise into weights, and whose density is known.
+"""Bayesian hypernets (Krueger et al. 2017): a normalising flow turns noise into weights of known density.
 
 ε ~ N(0, I),   w = mean + std · z(ε),   z a chain of couplings:   (a, b) -> (a, b · exp(s(a)) + m(a))
-log q(w) = log N(ε; 0, I) - Σ s - Σ log std,   KL estimated by log q(w) - log p(w) of the draw
+log q(w) = log N(ε; 0, I) - Σ s - Σ log std
+
+The KL is estimated by log q(w) - log p(w) at the drawn weights.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Num, PRNGKeyArray
 
-from sdebnn.baselines.weights import Weighted
 from sdebnn.checks import check_count, check_key, check_positive, plain_number
-from sdebnn.contract import solve
+from sdebnn.contract import AbstractModel
+from sdebnn.host_arrays import filled
 from sdebnn.integrate import Solution
+from sdebnn.models import WeightFunction, as_model
 from sdebnn.processes import Weights
-from sdebnn.starts import filled
 
 
 class Coupling(eqx.Module):
-    """Half of a vector moves the other half, and is left alone: invertible, with a triangular Jacobian."""
+    """One half of a vector shifts and scales the other half: invertible, with a triangular Jacobian."""
 
     into: eqx.nn.Linear
     out: eqx.nn.Linear
@@ -32,18 +34,18 @@ class Coupling(eqx.Module):
         half = size // 2
         self.into = eqx.nn.Linear(half, width, key=first)
         out = eqx.nn.Linear(width, 2 * (size - half), key=second)
-        # From zero: the first law is the plain factorised one.
+        # Zero, so that the flow starts as a factorised normal law.
         self.out = jax.tree.map(jnp.zeros_like, out)
         self.size = size
 
     def __call__(self, z: Weights) -> tuple[Weights, Float[Array, ""]]:
-        """The vector after, its halves changed over, and the log of the Jacobian's determinant."""
+        """The transformed vector, with its halves swapped, and the log determinant of the Jacobian."""
         a, b = z[: self.size // 2], z[self.size // 2 :]
         s, m = self._moves(a)
         return jnp.concatenate([b * jnp.exp(s) + m, a]), jnp.sum(s)
 
     def inverse(self, z: Weights) -> tuple[Weights, Float[Array, ""]]:
-        """The vector before, and the log determinant on the way there and back."""
+        """The vector before the transformation, and the log determinant of the transformation."""
         moved = self.size - self.size // 2
         a = z[moved:]
         s, m = self._moves(a)
@@ -51,17 +53,17 @@ class Coupling(eqx.Module):
 
     def _moves(self, a: Float[Array, " half"]) -> tuple[Array, Array]:
         s, m = jnp.split(self.out(jnp.tanh(self.into(a))), 2)
-        return jnp.tanh(s), m  # no weight is blown up or shrunk by more than e at once
+        return jnp.tanh(s), m  # a coupling scales by at most a factor of e
 
 
-class Hypernet(eqx.Module):
-    """Any model, or module of one example, whose weights (standardised by their fan-in) a normalising flow draws.
+class Hypernet(AbstractModel):
+    """Any model, or module of one example, whose weights (standardised by their fan-in) are drawn by a flow.
 
-    ``couplings`` of ``width`` hidden units each; with two or more every weight can depend on every other. ``std`` is
-    the spread of the weights to start with, ``prior_std`` that of the prior.
+    The flow has ``couplings`` with ``width`` hidden units each. With two or more, every weight can depend on every
+    other. ``std`` is the initial standard deviation of the weights, ``prior_std`` that of their prior.
     """
 
-    net: Weighted
+    net: WeightFunction
     mean: Weights
     log_std: Weights
     couplings: tuple[Coupling, ...]
@@ -69,7 +71,7 @@ class Hypernet(eqx.Module):
 
     def __init__(
         self,
-        model: Any,
+        model: AbstractModel | Callable[[Array], Array],
         std: float = 0.05,
         *,
         couplings: int = 4,
@@ -83,23 +85,23 @@ class Hypernet(eqx.Module):
         check_count("couplings", couplings)
         check_count("width", width)
         check_key(key)
-        self.net, self.mean = Weighted.of(model)
+        self.net, self.mean = WeightFunction.of(as_model(model))
         size = self.net.weights.size
         if size < 2:
-            raise ValueError(f"{type(model).__name__} has one weight only: a coupling needs two.")
+            raise ValueError(f"{type(model).__name__} has only one weight: a coupling needs two.")
         self.log_std = filled(self.mean.shape, math.log(std), self.mean.dtype)
-        # Odd sizes do not halve: the longer half moves, and comes first after the change-over.
+        # If the size is odd, the longer half is transformed, and comes first after the swap.
         self.couplings = tuple(Coupling(size, width, key=k) for k in jax.random.split(key, couplings))
         self.prior_std = prior_std
 
     def draw(self, *, key: PRNGKeyArray) -> tuple[Weights, Float[Array, ""]]:
-        """Weights, and the log of their density."""
+        """Drawn weights, and the log of their density."""
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         w, log_det = self.push(noise)
         return w, _log_normal(noise) - log_det
 
     def push(self, noise: Weights) -> tuple[Weights, Float[Array, ""]]:
-        """The weights that noise becomes, and log |det ∂w/∂ε|."""
+        """The weights that the noise is turned into, and log |det ∂w/∂ε|."""
         z, total = noise, jnp.sum(self.log_std)
         for coupling in self.couplings:
             z, log_det = coupling(z)
@@ -114,15 +116,10 @@ class Hypernet(eqx.Module):
             total = total + log_det
         return _log_normal(z) - total
 
-    def __call__(
-        self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, "example *output"], Float[Array, ""]]:
-        return self.solve(x, key=key)[:2]
-
-    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
-        """The solution of the model under one draw of its weights, the KL added to its own."""
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The solution of the model under one draw of its weights, with the KL added to the model's own."""
         w, log_q = self.draw(key=key)
-        part = solve(self.net(w), x, key=jax.random.fold_in(key, 0), rough=rough)
+        part = self.net(w).solve(x, key=jax.random.fold_in(key, 0), with_roughness=with_roughness)
         log_p = _log_normal(w / self.prior_std) - w.size * math.log(self.prior_std)
         return part._replace(kl=part.kl + (log_q - log_p).astype(part.kl.dtype))
 

@@ -1,51 +1,56 @@
-"""Continuous depth whose weights move, without uncertainty:   dw = NN_φ(t, w) dt,   dh = f_h(t, h, w_t) dt."""
+"""HyperODEnet: deterministic weights that change over depth.   dw = NN_φ(t, w) dt,   dh = f_h(t, h, w_t) dt."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from sdebnn.baselines.odenet import carried, on_grid
-from sdebnn.baselines.weights import taken_apart
 from sdebnn.checks import check_counts
+from sdebnn.contract import AbstractModel
 from sdebnn.fields import Standardised
-from sdebnn.integrate import FixedGrid, Hidden, Posterior, Solution
+from sdebnn.integrate import FixedGrid, Posterior, Solution
+from sdebnn.models import carried, check_grid, taken_apart
 from sdebnn.processes import OU, DriftNet, Point, Weights
 
 
-class HyperODEBlock(eqx.Module):
-    """A field whose weights start at a trained w_0 and follow a learned drift over depth: an ``SDEBlock``'s skeleton.
+class HyperODEBlock(AbstractModel):
+    """A field whose weights start at a trained w_0 and follow a learned drift, as an ``SDEBlock`` without noise.
 
-    ``drift`` gives the widths of the net that moves them, which starts at zero: then this is an ``ODEBlock``.
+    ``drift`` gives the widths of the drift's net. The drift starts at zero, where the block equals an ``ODEBlock``.
     """
 
-    field: Any
+    field: PyTree
     weights: Standardised
     value: Weights
     drift: DriftNet
     solver: FixedGrid
 
     def __init__(
-        self, module: Any, *, drift: Sequence[int] = (32, 32), solver: FixedGrid = FixedGrid(), key: PRNGKeyArray
+        self,
+        module: Callable[..., Array],
+        *,
+        drift: Sequence[int] = (32, 32),
+        solver: FixedGrid = FixedGrid(),
+        key: PRNGKeyArray,
     ):
         check_counts("drift", drift)
         self.field, self.weights, self.value = taken_apart(module)
         self.drift = DriftNet(self.weights.size, drift, key=key)
-        self.solver = on_grid(solver)
+        self.solver = check_grid(solver)
 
     def path(self) -> tuple[Float[Array, "time weight"], tuple[Float[Array, "step weight"], ...]]:
-        """The weights at every grid point, and those that carry the hidden units through each step."""
+        """The weights at every grid point, and the weights that the hidden units use in each step."""
         process = Posterior(OU(rate=0.0), self.drift, Point(self.value))
         noise = self.solver.noise(self.weights.size, self.value.dtype, key=jax.random.key(0))
-        w, stages = self.solver.drive(process, self.value, jax.tree.map(jnp.zeros_like, noise))
+        w, stages, _ = self.solver.drive(process, self.value, jax.tree.map(jnp.zeros_like, noise))
         return w, stages.weights
 
-    def __call__(self, h: Hidden, *, key: PRNGKeyArray) -> tuple[Hidden, Float[Array, ""]]:
-        return self.solve(h, key=key)[:2]
+    @property
+    def has_dynamics(self) -> bool:
+        """True."""
+        return True
 
-    def solve(self, h: Hidden, *, key: PRNGKeyArray, rough: bool = False) -> Solution:
-        """The hidden states at depth 1; whatever the key, and with no KL."""
-        return carried(self, self.path()[1], h, rough)
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The hidden states at depth 1, which do not depend on the key; the KL is 0."""
+        return carried(self, self.solver, self.path()[1], x, with_roughness)

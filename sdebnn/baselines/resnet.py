@@ -1,7 +1,6 @@
-"""ResNet32, pre-activation and without batch norm:   h <- h + conv(tanh(conv(tanh(h)))),   three scales of 5 blocks."""
+"""ResNet32 with pre-activation and without batch norm:   h <- h + conv(tanh(conv(tanh(h)))),   5 blocks at 3 scales."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,13 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_callable, check_count, check_counts, check_key
 from sdebnn.convolutions import TimeConvLayer
-from sdebnn.starts import filled, stacked
+from sdebnn.fields import AbstractLayer
+from sdebnn.host_arrays import filled, host_stack
 
 Images = Float[Array, "*lead height width channel"]
 
 
 class Residual(eqx.Module):
-    """Two convolutions beside the identity; the first may halve the image and widen it, the second starts at zero."""
+    """The identity plus two convolutions. The first may halve the image and add channels; the second starts at zero."""
 
     first: TimeConvLayer
     second: TimeConvLayer
@@ -26,7 +26,7 @@ class Residual(eqx.Module):
         one, two = jax.random.split(key)
         self.first = TimeConvLayer(in_channels, channels, move="down" if halve else "same", time=False, key=one)
         last = TimeConvLayer(channels, channels, time=False, key=two)
-        # Without batch norm thirty layers of random sums would drown the image: at first each block is the identity.
+        # Each block starts as the identity. Otherwise thirty random layers without batch norm would hide the image.
         self.second = eqx.tree_at(lambda layer: layer.kernel, last, filled(last.kernel.shape))
 
     def __call__(self, h: Images, activation: Callable[[Array], Array]) -> Float[Array, "..."]:
@@ -37,18 +37,17 @@ class Residual(eqx.Module):
         return jnp.pad(h, [(0, 0)] * (h.ndim - 1) + [(0, more)]) + change
 
 
-class ResNet(eqx.Module):
-    """Images to logits through 6 ``blocks`` + 2 layers: 32 of them for 5 blocks at each of three widths.
+class ResNet(AbstractLayer):
+    """A net from images to logits with 6 ``blocks`` + 2 layers, which are 32 for 5 blocks at each of three widths.
 
-    ``widths`` are the channels at each scale; between scales the image is halved, and the identity beside it subsampled
-    and filled up with zeros. The head is linear in the mean of each channel; without ``classes`` there is none, and
-    these means are the outcome.
+    ``widths`` are the channels at each scale. Between scales the image is halved, and the identity is subsampled and
+    padded with zero channels. The head is linear in the mean of each channel. With ``classes=None`` there is no head,
+    and the net returns these means.
     """
 
-    batched: ClassVar[bool] = True
     stem: TimeConvLayer
     heads: tuple[Residual, ...]  # the first block of each scale
-    tails: tuple[Residual, ...]  # the others, stacked: one loop runs them, and one program compiles
+    tails: tuple[Residual, ...]  # the other blocks, stacked, so that one loop runs them and they are compiled once
     head: eqx.nn.Linear | None
     activation: Callable[[Array], Array]
 
@@ -67,7 +66,7 @@ class ResNet(eqx.Module):
             check_count("classes", classes, least=2)
         check_counts("widths", widths)
         if not widths:
-            raise ValueError("widths=() leave no layer: pass the channels at each scale, such as (16, 32, 64).")
+            raise ValueError("widths=() has no layer: pass the channels at each scale, such as (16, 32, 64).")
         check_count("blocks", blocks, least=2)
         check_callable("activation", activation, "jnp.tanh")
         check_key(key)
@@ -79,22 +78,27 @@ class ResNet(eqx.Module):
             for i, (m, n, k) in enumerate(zip(before, widths, keys[: len(widths)], strict=True))
         )
 
-        def tail(width: int, key: PRNGKeyArray) -> Any:
+        def tail(width: int, key: PRNGKeyArray) -> Residual:
             made = [Residual(width, width, halve=False, key=k) for k in jax.random.split(key, blocks - 1)]
-            return jax.tree.map(lambda *arrays: stacked(arrays), *made)
+            return jax.tree.map(lambda *arrays: host_stack(arrays), *made)
 
         self.tails = tuple(tail(n, k) for n, k in zip(widths, keys[len(widths) :], strict=True))
         self.head = None if classes is None else eqx.nn.Linear(widths[-1], classes, key=head_key)
         self.activation = activation
 
+    @property
+    def takes_batch(self) -> bool:
+        """True."""
+        return True
+
     def features(self, x: Images) -> Float[Array, "*lead feature"]:
-        """What the head sees: the mean over the pixels of each channel."""
+        """The inputs of the head: the mean of each channel over the pixels."""
         h = self.stem(0.0, x)
         for first, others in zip(self.heads, self.tails, strict=True):
             h = first(h, self.activation)
             arrays, rest = eqx.partition(others, eqx.is_inexact_array)
 
-            def step(h: Array, arrays: Any, rest: Any = rest) -> tuple[Array, None]:
+            def step(h: Array, arrays: Residual, rest: Residual = rest) -> tuple[Array, None]:
                 return eqx.combine(arrays, rest)(h, self.activation), None
 
             h, _ = lax.scan(step, h, arrays)

@@ -1,100 +1,100 @@
-"""Temperature scaling (Guo et al. 2017): logits divided by one number, chosen on held-out examples.
+"""Temperature scaling (Guo et al. 2017): a trained model, made less or more certain by one number.
 
-T = argmin  -Σ log E_w[ softmax(logits / T) ]_y
+    T = argmin  -Σ log E_w[ p(y | tempered(outputs, T)) ]   on held-out examples
+
+For classes, tempered(logits, T) = logits / T.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Key, Num, PRNGKeyArray
 
-from sdebnn import metrics
+from sdebnn.calibration import HeldOut, calibrated
 from sdebnn.checks import as_inputs, check_count
-from sdebnn.contract import check_conditioning, conditioned, draw_keys, solutions, solve, training
+from sdebnn.contract import AbstractModel, Data, check_trainable, draw_keys, solutions
 from sdebnn.integrate import Solution
-from sdebnn.likelihoods import Categorical, Likelihood
+from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import as_model
 
-ROWS = 1000  # at once
-RANGE = (0.05, 20.0)
+EXAMPLES_AT_ONCE = 1000
 
 
-class TemperatureScaled(eqx.Module):
-    """Any classifier whose confidence is put right on the validation set that ``fit`` is given, once it is trained.
+class TemperatureScaled(AbstractModel):
+    """Any model, with its confidence calibrated after training on the validation set that ``fit`` is given.
 
-    ``draws`` of its weights are averaged in that; 1 does for a model without uncertainty.
+    The temperature suits the average of ``draws`` draws; one draw is enough for a deterministic model. The likelihood
+    must define what a temperature does: ``Categorical``, or a law that reads its scale from the outputs.
     """
 
-    model: Any
+    model: AbstractModel
+    likelihood: AbstractLikelihood | None  # defines what the temperature does; None until it is chosen
     log_temperature: Float[Array, ""]
     draws: int = eqx.field(static=True)
 
-    def __init__(self, model: Any, *, draws: int = 1):
+    def __init__(self, model: AbstractModel | Callable[[Array], Array], *, draws: int = 1):
         check_count("draws", draws)
         self.model, self.draws = as_model(model), int(draws)
+        self.likelihood = None
         self.log_temperature = jnp.zeros(())
 
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
-        """The names of the model's draws."""
-        return draw_keys(key, draws, self.model)
+        """The keys of the model's draws."""
+        return self.model.draw_keys(key, draws)
 
-    def training(self) -> Any:
-        """The model itself: at temperature 1."""
-        return training(self.model)
+    def for_training(self) -> AbstractModel:
+        """The model without a temperature."""
+        return self.model.for_training()
 
-    def __call__(
-        self, x: Float[Array, "example *input"], *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, "example class"], Float[Array, ""]]:
-        return self.solve(x, key=key)[:2]
+    @property
+    def learns_after_training(self) -> bool:
+        """True: the temperature is chosen after training."""
+        return True
 
-    def solve(self, x: Float[Array, "example *input"], *, key: PRNGKeyArray, rough: bool = False) -> Solution:
-        """The model's own solution, its logits divided."""
-        part = solve(self.model, x, key=key, rough=rough)
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The solution of the model, with its outputs tempered once the temperature is chosen."""
+        part = self.model.solve(x, key=key, with_roughness=with_roughness)
+        if self.likelihood is None:
+            return part
         temperature = jnp.exp(lax.stop_gradient(self.log_temperature)).astype(part.outputs.dtype)
-        return part._replace(outputs=part.outputs / temperature)
+        return part._replace(outputs=self.likelihood.tempered(part.outputs, temperature))
 
-    def check_conditioning(self, likelihood: Likelihood, validation: Any) -> None:
-        """Refuse what has no logits, or no examples to choose a temperature on."""
-        check_conditioning(self.model, likelihood, validation)
-        if not isinstance(likelihood, Categorical):
-            raise ValueError(f"likelihood={type(likelihood).__name__}() has no logits to scale: use Categorical().")
-        if validation is None:
-            raise ValueError("a temperature is chosen on held-out examples: pass validation=(x, y).")
+    def check_trainable(self, likelihood: AbstractLikelihood, *, has_validation: bool) -> None:
+        """Refuse a likelihood that cannot be tempered, and a missing validation set."""
+        check_trainable(self.model, likelihood, has_validation=has_validation)
+        likelihood.tempered(jnp.zeros((1, 2)), 1.0)  # raises the error of a likelihood that cannot be tempered
+        if not has_validation:
+            raise ValueError("a temperature is chosen on held-out examples: pass validation=Validation(x, y).")
 
-    def conditioned(
+    def after_training(
         self,
-        likelihood: Likelihood,
-        x: Any,
-        y: Array,
+        likelihood: AbstractLikelihood,
+        data: Data,
         *,
-        validation: tuple[Any, Array] | None,
+        validation: Data | None,
         key: PRNGKeyArray,
         say: Callable[[str], None],
     ) -> "TemperatureScaled":
-        """The same model at the temperature that suits the validation set best."""
-        from scipy import optimize
-
-        self.check_conditioning(likelihood, validation)
+        """The same model at the best temperature for the validation set."""
+        self.check_trainable(likelihood, has_validation=validation is not None)
         assert validation is not None
-        model = conditioned(self.model, likelihood, x, y, validation=validation, key=key, say=say)
+        model = self.model.after_training(likelihood, data, validation=validation, key=key, say=say)
         keys = draw_keys(key, self.draws, model)
-        rows = range(0, validation[0].shape[0], ROWS)
-        parts = [solutions(model, as_inputs("x", validation[0][i : i + ROWS]), keys, 1).outputs for i in rows]
-        logits, labels = jnp.concatenate(parts, axis=1), validation[1]
-
-        @jax.jit
-        def at(log_temperature: Array, logits: Array, labels: Array) -> Array:
-            return metrics.nll(likelihood.log_prob(logits / jnp.exp(log_temperature), labels))
-
-        def loss(log_temperature: float) -> float:
-            return float(at(jnp.asarray(log_temperature), logits, labels))
-
-        found: Any = optimize.minimize_scalar(loss, bounds=np.log(RANGE), method="bounded")
-        say(f"Temperature {np.exp(found.x):.3f}: {loss(0.0):.4f} -> {found.fun:.4f} nats on held-out examples.")
-        log_temperature = jnp.asarray(found.x, self.log_temperature.dtype)
-        return eqx.tree_at(lambda scaled: (scaled.model, scaled.log_temperature), self, (model, log_temperature))
+        rows = range(0, validation[0].shape[0], EXAMPLES_AT_ONCE)
+        parts = [
+            solutions(model, as_inputs("x", validation[0][i : i + EXAMPLES_AT_ONCE]), keys, 1).outputs for i in rows
+        ]
+        one, y, weights = likelihood.split_weights(validation[1])
+        outputs = jnp.concatenate(parts, axis=1)
+        found = calibrated(one, [HeldOut(outputs, y, np.ones(len(y)) if weights is None else weights)])
+        say(
+            f"Temperature {found.temperature:.3f}: {found.nll_before:.4f} -> {found.nll:.4f} nats on held-out examples."
+        )
+        log_temperature = jnp.log(jnp.asarray(found.temperature, self.log_temperature.dtype))
+        return eqx.tree_at(
+            lambda scaled: (scaled.model, scaled.likelihood, scaled.log_temperature), self,
+            (model, one, log_temperature), is_leaf=lambda node: node is None,
+        )  # fmt: skip

@@ -23,13 +23,13 @@ app.add_typer(data.app, name="data")
 
 
 def main() -> None:
-    """Run the command line. What a user got wrong is one line on stderr and exit code 2."""
+    """Run the command line. A user's mistake is reported as one line on stderr, with exit code 2."""
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # here, so that a reader that is gone is noticed here
-    except BrokenPipeError:  # the reader of the output, such as head, has gone; what was to be written to disk is
+            sys.stdout.flush()  # so that a broken pipe is noticed inside this try
+    except BrokenPipeError:  # the reader of the output, such as head, has exited; files are already written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         _refuse(str(error))
@@ -38,13 +38,13 @@ def main() -> None:
             raise
         asked = os.environ.get("JAX_PLATFORMS", "")
         _refuse(
-            f"JAX_PLATFORMS={asked!r} asks for a device that JAX cannot use here: unset it, or install the JAX that is "
-            "made for that device."
+            f"JAX_PLATFORMS={asked!r} asks for a device that JAX cannot use here: unset it, or install JAX for that "
+            "device."
         )
 
 
 def _has_device() -> bool:
-    """Whether JAX has a device to run on; it fails in several ways where it has none."""
+    """Whether JAX has a device to run on. Without one, it raises errors of several kinds."""
     try:
         return bool(jax.devices())
     except Exception:

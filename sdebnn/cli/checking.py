@@ -1,4 +1,4 @@
-"""``sdebnn verify`` and ``sdebnn info``: what this machine is, and whether its answers are right."""
+"""``sdebnn verify`` and ``sdebnn info``: whether this machine computes correctly, and what is installed."""
 
 import json
 import platform
@@ -11,19 +11,23 @@ from rich.console import Console
 
 from sdebnn import __version__, verify
 from sdebnn.cli.common import key_of
-from sdebnn.data import published
+from sdebnn.convolutions import kernels
+from sdebnn.data import CATALOGUE, home
+from sdebnn.devices import platform as platform_in_use
 from sdebnn.files import contents
-from sdebnn.runs import IMAGES, PRESETS, read_settings
+from sdebnn.integrate.execution import execution_on
+from sdebnn.presets import PRESETS
+from sdebnn.runs import read_settings
 from sdebnn.train import saved_steps
 
-LONGEST_RESULT = 2**24  # bytes
+MAX_RESULT_BYTES = 2**24
 
 
 def verify_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    seed: Annotated[int, typer.Option(help="Names the random paths.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random paths.")] = 0,
 ) -> None:
-    """Check this machine's answers against exact ones. Exits with 1 if any is wrong."""
+    """Compare what this machine computes with exact answers. The exit code is 1 if any is wrong."""
     rows = []
     console = Console(stderr=True) if as_json else Console()
     if not as_json:
@@ -46,24 +50,26 @@ def verify_command(
 
 def _result(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(contents(file, LONGEST_RESULT)))
+        return dict(json.loads(contents(file, MAX_RESULT_BYTES)))
     except (ValueError, TypeError, RecursionError):
-        raise ValueError(f"{file} is damaged: sdebnn train with --resume writes it anew.") from None
+        raise ValueError(f"{file} is damaged: run sdebnn train with --resume to write it again.") from None
 
 
 def info(
-    run: Annotated[Path | None, typer.Argument(help="A run's folder, to say what is in it.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="The folder of a run to describe.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what is installed and on which device it runs; or what a run is made of and how far it is."""
+    """Print what is installed and on which device it runs, or the settings and the progress of a run."""
     if run is None:
         facts = {
             "sdebnn": __version__,
             "jax": jax.__version__,
             "python": platform.python_version(),
-            "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind} ({jax.default_backend()})",
-            "data": str(published.home()),
-            "data sets": ", ".join(IMAGES),
+            "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind} ({platform_in_use()})",
+            "execution": execution_on(platform_in_use()).why,
+            "kernels": kernels.description(),
+            "data": str(home()),
+            "data sets": ", ".join(CATALOGUE),
             "presets": ", ".join(PRESETS),
         }
     else:

@@ -1,4 +1,7 @@
-"""``sdebnn compare``: every system of the paper's tables on one data set, in one table and, on a line, one picture."""
+"""``sdebnn compare``: train every system of the paper's tables on one data set, and print one table.
+
+A regression of one number on one number is also drawn, all systems in one picture.
+"""
 
 import json
 from pathlib import Path
@@ -8,13 +11,13 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from sdebnn import metrics, runs
+from sdebnn import metrics
 from sdebnn.cli.common import key_of, plain_warnings, prepare_pictures, pyplot, save_picture
 from sdebnn.compare import Comparison
-from sdebnn.data import DataSet, toy
+from sdebnn.data import find, load
 from sdebnn.files import FolderLock
 
-COLUMNS = {  # of a table, if the rows have it: its heading and how a number is written
+COLUMNS = {  # heading and number format of each score; scores that no row has are left out
     "accuracy": ("accuracy", "{:.2%}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"), "ece": ("ECE", "{:.2%}"),
     "brier": ("Brier", "{:.4f}"), "coverage_95": ("coverage", "{:.1%}"), "kl": ("KL", "{:.1f}"),
     "kl_weight": ("weight", "{:g}"), "draws": ("draws", "{:d}"), "parameters": ("parameters", "{:d}"),
@@ -23,20 +26,20 @@ COLUMNS = {  # of a table, if the rows have it: its heading and how a number is 
 
 
 def compare(
-    data: Annotated[str, typer.Option(help="digits, toy, or any that sdebnn train takes.")],
+    data: Annotated[str, typer.Option(help="A data set (see sdebnn data list), a folder of .npy files, a .csv file.")],
     out: Annotated[Path, typer.Option(help="The folder for compare.json and pictures.")] = Path("comparison"),
-    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be given again.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that are not done.")] = False,
-    epochs: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Instead of each row's own.")] = None,
-    kl_weight: Annotated[float | None, typer.Option(help="Instead of each row's own; 1 is the ELBO.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Of a regression, if known; otherwise it is learned.")] = None,
-    seed: Annotated[int, typer.Option(help="Names the data, the nets, the order and the draws.")] = 0,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row; may be repeated.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue with the rows that are not done.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Epochs for all rows, instead of each row's own.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size for all rows, instead of each row's own.")] = None,
+    kl_weight: Annotated[float | None, typer.Option(help="KL weight for all rows; 1 is the ELBO.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Known noise of a regression; learned if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data, the nets, the order and the draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Train every system of the paper's tables on a data set, one after the other, and set them side by side."""
+    """Train every system of the paper's tables on a data set, one after the other, and compare their scores."""
     key_of(seed)
-    with FolderLock(out) as lock:  # two comparisons in one folder would drop each other's rows
+    with FolderLock(out) as lock:  # two comparisons in one folder would overwrite each other's rows
         try:
             _compare(data, out, row, resume, epochs, batch_size, kl_weight, noise, seed, as_json)
         finally:
@@ -55,15 +58,20 @@ def _compare(
     seed: int,
     as_json: bool,
 ) -> None:
+    found = find(data)
+    if noise is None and found is not None:
+        noise = found[0].noise
     table = Comparison(
-        _data(data, seed), out, only=row or (), seed=seed, epochs=epochs, batch_size=batch_size, kl_weight=kl_weight,
-        noise=toy.WAVE_NOISE if data == "toy" and noise is None else noise, resume=resume,
+        load(data, seed=seed), out, only=row or (), seed=seed, epochs=epochs, batch_size=batch_size,
+        kl_weight=kl_weight, noise=noise, resume=resume,
     )  # fmt: skip
     if table.task.on_a_line:
         prepare_pictures(out)
     console = Console(stderr=True, highlight=False)
     total = len(table.rows)
-    console.print(f"{total} rows on {table.settings['examples']} examples; each is kept in {table.file} as it ends.")
+    console.print(
+        f"{total} rows on {table.settings['examples']} examples; each is saved to {table.file} when it is done."
+    )
     with plain_warnings():
         left = table.pending()
         for number, now in enumerate(left, start=total - len(left) + 1):
@@ -79,22 +87,15 @@ def _compare(
             print(f"Look at {out / 'posteriors.png'}: all posteriors, with the exact Gaussian process beside them.")
 
 
-def _data(name: str, seed: int) -> DataSet:
-    """The data set of a name; ``toy`` is 200 points of the demo's regression."""
-    if name != "toy":
-        return runs.load_data(name, seed)
-    return DataSet("toy", *runs.toy_parts(toy.wave, (200, 400), seed), None)
-
-
 def _line(scores: dict[str, Any]) -> str:
-    """A row in words."""
+    """The scores of a row as text."""
     wanted = ("accuracy", "rmse", "nll", "ece", "coverage_95", "seconds")
     parts = [f"{COLUMNS[name][0]} {COLUMNS[name][1].format(scores[name])}" for name in wanted if name in scores]
     return ", ".join(parts)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    """The table."""
+    """Print the table."""
     names = [name for name in COLUMNS if any(name in row for row in rows)]
     width = max(len(row["name"]) for row in rows)
     cells = [[COLUMNS[name][1].format(row[name]) for name in names] for row in rows]
@@ -115,13 +116,13 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 
 def _picture(table: Comparison, file: Path) -> None:
-    """All posteriors, one panel each; the 95 % interval of the exact Gaussian process is dashed in every one."""
+    """Draw all posteriors, one panel each, with the 95 % interval of the exact Gaussian process as dashed lines."""
     from sdebnn import plots
 
-    plt, scale, x = pyplot(), table.task.scale, table.points()
-    assert scale is not None
-    seen = np.asarray(table.task.train.x)[:, 0] * scale.x_scale[0] + scale.x_shift[0]
-    y = np.asarray(table.task.train.y)[:, 0] * scale.y_scale + scale.y_shift[0]
+    plt, standardisers, x = pyplot(), table.task.standardisers, table.points()
+    assert standardisers is not None
+    seen = standardisers.x.undo(np.asarray(table.task.train.x))[:, 0]
+    y = standardisers.y.undo(np.asarray(table.task.train.y))[:, 0]
     rows = table.in_order()
     across = min(5, len(rows))
     down = -(-len(rows) // across)
@@ -140,7 +141,7 @@ def _picture(table: Comparison, file: Path) -> None:
             for bound in metrics.interval(exact[0], 0.95):
                 axes.plot(x, bound, "--", color="#333", linewidth=0.8, zorder=3)
         plots.observations(axes, seen, y)
-        plots.plain(axes, row["name"], "")
+        plots.label(axes, row["name"], "")
         axes.tick_params(labelsize=8, labelbottom=True)
     middle, half = (y.max() + y.min()) / 2, (y.max() - y.min()) * 1.6
     panels[0, 0].set_ylim(middle - half, middle + half)

@@ -6,38 +6,43 @@ from typing import Annotated
 import typer
 
 from sdebnn import data
-from sdebnn.data import download, images, published
-from sdebnn.runs import TOYS
+from sdebnn.data import CATALOGUE, Entry
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, and how to get them.")
+app = typer.Typer(no_args_is_help=True, help="List and download data sets.")
 
 
 @app.command("list")
 def list_command() -> None:
-    """List the data sets, and whether each is here."""
-    root = published.home()
-    for name, function in TOYS.items():
-        print(f"{name:15}{'built in':12}{_about(function)}")
-    print(f"{'digits':15}{'built in':12}{_about(images.digits)}")
-    for name in download.SOURCES:
-        reader = getattr(images, name.replace("-", "_"))
-        where = "here" if download.is_here(name, root) else "to get"
-        print(f"{name:15}{where:12}{_about(reader)}")
+    """List the data sets, and whether each is on this machine."""
+    root = data.home()
+    for entry in CATALOGUE.values():
+        name = "/".join((entry.name, *entry.options))
+        print(f"{name:30}{_state(entry, root):12}{_kind(entry):28}{entry.summary}")
     print(f"Folder: {root} (set SDEBNN_DATA to choose another). Your own: a folder of .npy files, or a .csv file.")
 
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="One of sdebnn data list.")],
-    folder: Annotated[Path | None, typer.Option(help="Instead of SDEBNN_DATA.")] = None,
-    base: Annotated[str | None, typer.Option(help="Another address that has the same files.")] = None,
+    name: Annotated[str, typer.Argument(help="A name from sdebnn data list.")],
+    folder: Annotated[Path | None, typer.Option(help="Folder of all data sets, instead of SDEBNN_DATA.")] = None,
+    base: Annotated[str | None, typer.Option(help="Another address with the same files.")] = None,
 ) -> None:
-    """Fetch a data set: what is whole already is kept, what is damaged is fetched anew."""
-    if name in TOYS or name == "digits":
-        print(f"{name} is built in: there is nothing to fetch.")
+    """Download a data set. Complete files are kept, and damaged files are downloaded again."""
+    entry = CATALOGUE.get(name)
+    if entry is not None and entry.built_in:
+        print(f"{name} is built in: there is nothing to download.")
         return
     print(f"{name}: {data.get(name, folder, base=base)}")
 
 
-def _about(function: object) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0]
+def _state(entry: Entry, root: Path) -> str:
+    if entry.built_in:
+        return "built in"
+    if data.is_here(entry, root):
+        return "here"
+    return "to get" if entry.source is not None else "not here"
+
+
+def _kind(entry: Entry) -> str:
+    shape = "" if entry.shape is None else "x".join(map(str, entry.shape))
+    return f"{shape:10}{'regression' if entry.classes is None else f'{len(entry.classes)} classes'}"

@@ -1,68 +1,77 @@
-"""What a row of the table is: a net, and how to train and to judge it; and the rows that every kind of data has."""
+"""The rows of a comparison: a net, how to train it, how to score it; and the rows that all kinds of data share."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from sdebnn.baselines import HyperODEBlock, ODEBlock, PartlyRandom, bbvi
-from sdebnn.integrate import Estimator, FixedGrid
-from sdebnn.models import SDEBlock, bayesianize
-from sdebnn.processes import OU, Law, Point, Weights
+from sdebnn.baselines import HyperODEBlock, PartlyRandom, bbvi
+from sdebnn.contract import AbstractModel
+from sdebnn.integrate import FixedGrid, KLEstimator
+from sdebnn.models import ODEBlock, SDEBlock, bayesianize
+from sdebnn.processes import OU, AbstractInitialLaw, Point, Weights
+from sdebnn.train import Recipe
+
+Field = Callable[..., Array]
 
 
 class Row(NamedTuple):
-    """A net, made from a key, the arguments of ``fit`` to train it with, and the draws that judge it."""
+    """A net as a function of a key, the options to train it with, and the number of draws to score it with."""
 
     name: str
-    net: Callable[[PRNGKeyArray], Any]
-    training: dict[str, Any]
+    net: Callable[[PRNGKeyArray], AbstractModel]
+    training: Recipe
     draws: int = 1
 
 
 class Blocks(NamedTuple):
-    """What a field of continuous depth may be made into, by functions of it and a key."""
+    """Kinds of blocks. Each method makes a block of a field and a key."""
 
     grid: FixedGrid
     sigma: float
     drift: Sequence[int]
-    inferred: Callable[[Weights], Law]  # w_0, where it is
-    plain: Callable[[Weights], Law]  # w_0, in rows that do not say
-    layer: int  # the one that is random, where only one is
+    inferred: Callable[[Weights], AbstractInitialLaw]  # law of w_0 in rows named "w0 inferred"
+    plain: Callable[[Weights], AbstractInitialLaw]  # law of w_0 in rows whose name does not say
+    layer: int  # index of the random layer if only one is random
 
-    def ode(self, field: Any, key: PRNGKeyArray) -> ODEBlock:
-        """Deterministic, weights constant over depth."""
+    def ode(self, field: Field, key: PRNGKeyArray) -> ODEBlock:
+        """A deterministic block with constant weights."""
         return ODEBlock(field, solver=self.grid)
 
-    def hyper(self, field: Any, key: PRNGKeyArray) -> HyperODEBlock:
-        """Deterministic, weights moved by a learned drift."""
+    def hyper(self, field: Field, key: PRNGKeyArray) -> HyperODEBlock:
+        """A deterministic block whose weights follow a learned drift."""
         return HyperODEBlock(field, drift=self.drift, solver=self.grid, key=key)
 
-    def gaussian(self, field: Any, key: PRNGKeyArray) -> SDEBlock:
-        """A Gaussian process as the posterior."""
+    def gaussian(self, field: Field, key: PRNGKeyArray) -> SDEBlock:
+        """A block with a Gaussian process as its posterior."""
         return bbvi(field, prior=OU(sigma=self.sigma), initial=self.plain, solver=self.grid, key=key)
 
     def sde(
-        self, initial: Callable[[Weights], Law], kl: Estimator, field: Any, key: PRNGKeyArray, where: Any = None
+        self,
+        initial: Callable[[Weights], AbstractInitialLaw],
+        kl: KLEstimator,
+        field: Field,
+        key: PRNGKeyArray,
+        where: Callable[[PyTree], PyTree] | None = None,
     ) -> SDEBlock:
-        """The paper's."""
+        """The paper's block."""
         return bayesianize(
             field, where, prior=OU(sigma=self.sigma), drift=self.drift, initial=initial, solver=self.grid, kl=kl,
             key=key,
         )  # fmt: skip
 
-    def half(self, field: Any, key: PRNGKeyArray) -> PartlyRandom:
-        """Random in the first half of its depth."""
+    def half(self, field: Field, key: PRNGKeyArray) -> PartlyRandom:
+        """A block that is random in the first half of its depth."""
         return PartlyRandom(self.sde(self.plain, "analytic", field, key), 0.5)
 
-    def one_layer(self, field: Any, key: PRNGKeyArray) -> SDEBlock:
-        """Random in one layer."""
+    def one_layer(self, field: Field, key: PRNGKeyArray) -> SDEBlock:
+        """A block that is random in one layer."""
         return self.sde(self.plain, "analytic", field, key, where=lambda field: field.layers[self.layer])
 
 
-def random_depth(net: Callable[..., Any], blocks: Blocks, training: dict[str, Any], draws: int) -> list[Row]:
-    """The rows whose weights are a process over depth; ``net`` puts blocks of a kind into a net, made from a key."""
+def random_depth(net: Callable[..., AbstractModel], blocks: Blocks, training: Recipe, draws: int) -> list[Row]:
+    """The rows whose weights are a process over depth; ``net(block, key)`` makes a net with blocks of some kind."""
     sde = blocks.sde
     kinds = {
         "BBVI for SDEs": blocks.gaussian,

@@ -1,7 +1,7 @@
-"""Run the rows of a table one by one, and keep what is done: a comparison that was stopped goes on.
+"""Runs the rows of a comparison one by one. The scores are saved, so that a stopped comparison can resume.
 
-OUT/compare.json     the settings, and the scores of every row that is done
-OUT/NAME.npy         of a regression on a line: predictions and functions drawn, "what draw point"
+OUT/compare.json     the settings, and the scores of every finished row
+OUT/NAME.npy         for a regression on a line: sampled predictions and functions, "kind draw point"
 """
 
 import platform
@@ -14,14 +14,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from sdebnn.baselines import HMC
 from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.compare import images, vectors
 from sdebnn.compare.rows import Row
-from sdebnn.data import DataSet, Part, formats, held_out
+from sdebnn.contract import AbstractModel
+from sdebnn.data import DataSet, Part, Standardiser, formats, held_out
 from sdebnn.files import save_array
 from sdebnn.fingerprints import digest
-from sdebnn.likelihoods import Categorical, Gaussian, Likelihood
+from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
 from sdebnn.predict import evaluate, predict
 from sdebnn.records import (
     OBJECT,
@@ -30,18 +33,19 @@ from sdebnn.records import (
     Rules,
     broken,
     check_record,
+    check_same_settings,
     number,
     or_none,
     read_record,
     whole,
     write_record,
 )
-from sdebnn.train import fit
+from sdebnn.train import Validation, fit
 
 KIND = "comparison of sdebnn, version 1"
-VALIDATION = 0.1  # of the training part: held out from all rows alike, for those that choose a temperature on it
+VALIDATION_SHARE = 0.1  # of the training part, held out in every row; some rows choose a temperature on it
 CURVE_DRAWS = 1000
-POINTS = 161
+CURVE_POINTS = 161
 ROWS = Rule("a list of rows", lambda value: isinstance(value, list) and all(isinstance(row, dict) for row in value))
 SCORES: Rules = {
     "name": TEXT,
@@ -51,60 +55,63 @@ SCORES: Rules = {
 }
 
 
-class Scale(NamedTuple):
-    """How vectors were standardised: inputs one by one, targets by one number."""
+class Standardisers(NamedTuple):
+    """The standardisers of inputs and targets. All targets have the same spread, so that they share one noise."""
 
-    x_shift: np.ndarray
-    x_scale: np.ndarray
-    y_shift: np.ndarray
-    y_scale: float
+    x: Standardiser
+    y: Standardiser
 
 
 class Task(NamedTuple):
-    """A data set as the rows see it, and the rows that apply."""
+    """A data set as the rows receive it, and the rows that apply to it."""
 
     train: Part
     validation: Part
     test: Part
-    likelihood: Likelihood
+    likelihood: AbstractLikelihood
     rows: list[Row]
-    scale: Scale | None
+    standardisers: Standardisers | None
     draws_at_once: int
 
     @property
     def on_a_line(self) -> bool:
-        """Whether the predictions can be drawn: a regression of one number on one."""
+        """Whether the predictions can be plotted as a curve: a regression of one number on one number."""
         one = self.train.x.shape[1:] == (1,) and self.train.y.shape[1:] == (1,)
-        return one and not isinstance(self.likelihood, Categorical)
+        return one and self.likelihood.has_units
 
 
 def task_of(data: DataSet, seed: int, noise: float | None = None) -> Task:
-    """A data set made ready for all rows alike; the noise of a regression is known, or learned."""
-    train, validation = held_out(data.train, VALIDATION, seed=seed)
+    """The task of a data set, the same for all rows. ``noise`` is that of a regression; None learns it."""
+    train, validation = held_out(data.train, VALIDATION_SHARE, seed=seed)
     if len(data.train.x.shape) == 4 and data.classes is not None:
         return Task(train, validation, data.test, Categorical(), images.rows(data), None, 1)
     if len(data.train.x.shape) != 2:
-        raise ValueError(f"{data.name} has examples of shape {data.train.x.shape[1:]}: pass vectors, or images.")
+        raise ValueError(
+            f"{data.name} has examples of shape {data.train.x.shape[1:]}: pass vectors, or images with classes."
+        )
     x, y = (np.asarray(part[:], float) for part in train)
     classes = None if data.classes is None else len(data.classes)
-    spread = x.std(0)
-    shift, unit = (np.zeros(1), 1.0) if classes else (y.mean(0), float(y.std()) or 1.0)
-    scale = Scale(x.mean(0), np.where(spread > 0, spread, 1.0), shift, unit)
+    targets = Standardiser.identity(1)
+    if not classes:
+        targets = Standardiser(y.mean(0), np.repeat(Standardiser.of(y.reshape(-1, 1)).spread, y.shape[1]))
+    standardisers = Standardisers(Standardiser.of(x), targets)
 
     def standardised(part: Part) -> Part:
-        x = (np.asarray(part.x[:], float) - scale.x_shift) / scale.x_scale
-        y = np.asarray(part.y[:]) if classes else (np.asarray(part.y[:], float) - scale.y_shift) / scale.y_scale
-        return Part(x.astype(np.float32), y if classes else y.astype(np.float32))
+        x = standardisers.x.to(np.asarray(part.x[:], float))
+        y = np.asarray(part.y[:])
+        if not classes:
+            y = standardisers.y.to(y.astype(float)).astype(np.float32)
+        return Part(x.astype(np.float32), y)
 
     train, validation, test = map(standardised, (train, validation, data.test))
-    known = Gaussian(0.1, learn=True) if noise is None else Gaussian(noise / scale.y_scale)
+    known = Gaussian(0.1, learn=True) if noise is None else Gaussian(noise / float(standardisers.y.spread[0]))
     likelihood = Categorical() if classes else known
     rows = vectors.rows(jnp.asarray(train.x), jnp.asarray(train.y), classes)
-    return Task(train, validation, test, likelihood, rows, scale, 16)
+    return Task(train, validation, test, likelihood, rows, standardisers, 16)
 
 
 class Comparison:
-    """A table in a folder: what it is made of, and the rows it has so far."""
+    """A comparison in a folder: its settings, and the rows that are finished."""
 
     def __init__(
         self,
@@ -127,47 +134,43 @@ class Comparison:
         if noise is not None:
             check_positive("noise", noise)
         self.task, self.out, self.seed = task_of(data, seed, noise), out, seed
-        self.told = {"epochs": epochs, "batch_size": batch_size, "kl_weight": kl_weight}
+        self.overrides: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "kl_weight": kl_weight}
         names = [row.name for row in self.task.rows]
         for name in only:
             if name not in names:
-                raise ValueError(f"row={name!r} is not one for {data.name}: choose from {', '.join(names)}.")
+                raise ValueError(f"row={name!r} is not a row for {data.name}: choose from {', '.join(names)}.")
         self.rows = [row for row in self.task.rows if not only or row.name in only]
         self.settings = {
-            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.told,
+            "data": data.name, "examples": len(self.task.train.x), "seed": seed, "noise": noise, **self.overrides,
             "digests": [digest(array) for part in (data.train, data.test) for array in part],
         }  # fmt: skip
         self.file = out / "compare.json"
-        self.done = self._known(resume)
+        self.done = self._finished(resume)
 
-    def _known(self, resume: bool) -> list[dict[str, Any]]:
-        """The rows that are done already; refused, if they are of another table, or not to be gone on with."""
+    def _finished(self, resume: bool) -> list[dict[str, Any]]:
+        """The scores of the finished rows. Refuses those of other settings, and any unless ``resume`` is given."""
         if not self.file.exists():
             return []
         if not resume:
-            raise ValueError(f"{self.out} holds a comparison already: add --resume to go on, or choose another folder.")
+            raise ValueError(
+                f"{self.out} holds a comparison already: add --resume to continue it, or choose another folder."
+            )
         known = read_record(self.file, KIND, {"settings": OBJECT, "rows": ROWS})
-        settings = known["settings"]
-        for name, value in self.settings.items():
-            if settings.get(name) != value:
-                raise ValueError(
-                    f"{self.out} was made with {name}={shown(settings.get(name))}, this command has {shown(value)}: "
-                    "use the same, or choose another folder."
-                )
+        check_same_settings(self.out, known["settings"], self.settings, "use the same, or choose another folder")
         names = [row.name for row in self.task.rows]
         for row in known["rows"]:
             check_record(self.file, row, SCORES)
             if row["name"] not in names:
-                raise broken(self.file, f"holds the row {shown(row['name'])}, which is not one for these data")
+                raise broken(self.file, f"holds the row {shown(row['name'])}, which is not a row for these data")
         return known["rows"]
 
     def pending(self) -> list[Row]:
-        """The rows that are wanted and not done."""
-        there = {scores["name"] for scores in self.done}
-        return [row for row in self.rows if row.name not in there]
+        """The rows that are asked for and not finished."""
+        finished = {scores["name"] for scores in self.done}
+        return [row for row in self.rows if row.name not in finished]
 
     def add(self, row: Row, *, progress: bool = True) -> dict[str, Any]:
-        """Train a row and score it; written down before it is told."""
+        """Train a row, score it, and save the scores."""
         self.out.mkdir(parents=True, exist_ok=True)
         scores = self._scored(row, progress)
         self.done.append(scores)
@@ -175,54 +178,53 @@ class Comparison:
         return scores
 
     def in_order(self) -> list[dict[str, Any]]:
-        """The rows that are done, in the order of the table."""
+        """The scores of the finished rows, in the order of the table."""
         names = [row.name for row in self.task.rows]
         return sorted(self.done, key=lambda scores: names.index(scores["name"]))
 
     def curve(self, name: str) -> np.ndarray | None:
-        """Of a row, if it was drawn: predictions, and functions: "what draw point"."""
+        """The sampled predictions and functions of a row, "kind draw point", if they were saved."""
         file = self.out / _file_name(name)
         return np.asarray(formats.mapped(file)) if file.exists() else None
 
     def points(self) -> np.ndarray:
-        """Where curves are drawn: over the data, and as far again on both sides."""
-        assert self.task.scale is not None
-        x = np.asarray(self.task.train.x)[:, 0] * self.task.scale.x_scale[0] + self.task.scale.x_shift[0]
+        """The inputs of the curves: the range of the data, extended by its length on both sides."""
+        assert self.task.standardisers is not None
+        x = self.task.standardisers.x.undo(np.asarray(self.task.train.x))[:, 0]
         width = float(x.max() - x.min())
-        return np.linspace(x.min() - width, x.max() + width, POINTS)
+        return np.linspace(x.min() - width, x.max() + width, CURVE_POINTS)
 
     def _scored(self, row: Row, progress: bool) -> dict[str, Any]:
         task, began = self.task, time.perf_counter()
-        training = {**row.training, **{name: value for name, value in self.told.items() if value is not None}}
+        training = row.training.changed(**self.overrides)
         net_key, fit_key, test_key, curve_key = jax.random.split(jax.random.key(self.seed), 4)
         fitted = fit(
-            row.net(net_key), task.likelihood, *task.train, key=fit_key, validation=task.validation,
-            validate_every=training["epochs"], progress=progress, **training,
+            row.net(net_key), task.likelihood, *task.train, key=fit_key, progress=progress,
+            validation=Validation(*task.validation, every=training.epochs), **training.options(),
         )  # fmt: skip
         scores = evaluate(
             fitted.model, fitted.likelihood, *task.test, draws=row.draws, key=test_key, draws_at_once=task.draws_at_once
         )
         seconds = time.perf_counter() - began
-        if task.scale is not None and not isinstance(task.likelihood, Categorical):
-            scores["rmse"] *= task.scale.y_scale
-            scores["nll"] += task.train.y.shape[1] * float(np.log(task.scale.y_scale))
+        if task.standardisers is not None:
+            scores = task.likelihood.in_units(scores, task.standardisers.y.spread)
         if task.on_a_line:
             save_array(self.out / _file_name(row.name), self._curve(fitted.model, fitted.likelihood, curve_key))
-        chains = getattr(fitted.model, "diagnostics", None)
+        chains = fitted.model.diagnostics if isinstance(fitted.model, HMC) else None
         return {
-            "name": row.name, **scores, "kl_weight": training.get("kl_weight", 1.0), "draws": row.draws,
+            "name": row.name, **scores, "kl_weight": training.objective.kl_weight, "draws": row.draws,
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))),
             "seconds": round(seconds, 1), "chains": None if chains is None else chains._asdict(),
         }  # fmt: skip
 
-    def _curve(self, model: Any, likelihood: Any, key: jax.Array) -> np.ndarray:
-        scale = self.task.scale
-        assert scale is not None
-        x = ((self.points() - scale.x_shift) / scale.x_scale)[:, None].astype(np.float32)
+    def _curve(self, model: AbstractModel, likelihood: AbstractLikelihood, key: PRNGKeyArray) -> np.ndarray:
+        standardisers = self.task.standardisers
+        assert standardisers is not None
+        x = standardisers.x.to(self.points()[:, None]).astype(np.float32)
         draw_key, noise_key = jax.random.split(key)
         samples = predict(model, x, draws=CURVE_DRAWS, key=draw_key)
-        both = jnp.stack([likelihood.sample(samples, key=noise_key), likelihood.center(samples)])[..., 0]
-        return np.asarray(both) * scale.y_scale + scale.y_shift[0]
+        both = jnp.stack([likelihood.sample(samples, key=noise_key), likelihood.center(samples)])
+        return standardisers.y.undo(np.asarray(both))[..., 0]
 
 
 def _file_name(name: str) -> str:

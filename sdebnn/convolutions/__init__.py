@@ -1,4 +1,4 @@
-"""Images: convolutions that are fast on every platform, and the layers made of them."""
+"""Convolutions of images that are fast on every platform, and layers made of them."""
 
 from sdebnn.convolutions.layers import (
     Compute,

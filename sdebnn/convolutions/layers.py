@@ -1,15 +1,15 @@
 """Hidden dynamics dh/dt = f_h(t, h) of images, "height width channel", by convolutions.
 
-    layer(t, h) = kernel * (h, t) + bias      t is one more channel, constant over the image and zero outside of it
+    layer(t, h) = kernel * (h, t) + bias      t is an additional channel, constant over the image and zero outside it
 
-What t adds is therefore a map over pixels, not a number per channel, and it is computed as such: the state keeps its
-own number of channels.
+Because of the border, the contribution of t is a map over the pixels. It is computed as a map and added, so that the
+state keeps its number of channels.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -27,15 +27,16 @@ from sdebnn.checks import (
     check_positive,
     plain_number,
 )
-from sdebnn.convolutions import fused, squeezed
+from sdebnn.convolutions import kernels, squeezed
 from sdebnn.convolutions.operations import Move, add_to_each, conv, conv_transpose, taps
+from sdebnn.fields import AbstractLayer
+from sdebnn.host_arrays import filled, normals
 from sdebnn.processes import Depth
-from sdebnn.starts import filled, normals
 
-Images = Float[Array, "*batch height width channel"]
-Outcome = Float[Array, "*batch _ _ out"]
+ImageBatch = Float[Array, "*batch height width channel"]
+OutputImages = Float[Array, "*batch _ _ out"]
 Compute = Literal["float32", "bfloat16"]
-# Activations of each number by itself, which mean the same where channels are arranged otherwise.
+# Elementwise activations, which allow the channels to be rearranged.
 ELEMENTWISE = (
     jnp.tanh,
     jax.nn.tanh,
@@ -48,17 +49,16 @@ ELEMENTWISE = (
 )
 
 
-def convolve(images: Images, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> Outcome:
-    """Zero-padded convolution: of stride 1, of stride 2, or its transpose."""
+def convolve(images: ImageBatch, kernel: Float[Array, "3 3 in out"], move: Move = "same") -> OutputImages:
+    """Zero-padded convolution of stride 1 ("same") or 2 ("down"), or the transpose of one of stride 2 ("up")."""
     if move == "up":
         return conv_transpose(images, kernel)
     return conv(images, kernel, 2 if move == "down" else 1)
 
 
-class TimeConvLayer(eqx.Module):
-    """A 3×3 convolution of (h, t); without ``time``, of h alone. Standardised weights are scaled by their fan-in."""
+class TimeConvLayer(AbstractLayer):
+    """A 3×3 convolution of (h, t), or of h if ``time`` is False. Standardised weights are scaled by their fan-in."""
 
-    batched: ClassVar[bool] = True
     kernel: Float[Array, "3 3 in out"]
     time: Float[Array, "3 3 out"] | None
     bias: Float[Array, " out"]
@@ -91,14 +91,19 @@ class TimeConvLayer(eqx.Module):
         self.move, self.gain, self.bias_scale = move, gain, bias_scale
 
     @property
+    def takes_batch(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def scales(self) -> "TimeConvLayer":
-        """What each array is, as a multiple of its standardised weights: a layer of numbers."""
+        """The scale of each array relative to its standardised weights."""
         scale = self.gain / math.sqrt(9 * (self.kernel.shape[-2] + (self.time is not None)))
         numbers = (scale, self.bias_scale) if self.time is None else (scale, scale, self.bias_scale)
         return jax.tree.unflatten(jax.tree.structure(self), numbers)
 
-    def __call__(self, t: Depth, h: Images) -> Outcome:
-        # Behind a barrier, or XLA would have cuDNN add what is added to it, by algorithms that are slower.
+    def __call__(self, t: Depth, h: ImageBatch) -> OutputImages:
+        # Without the barrier, XLA would let cuDNN add the bias and the map, by slower algorithms.
         out = lax.optimization_barrier(convolve(h, self.kernel.astype(h.dtype), self.move))
         if self.time is None:
             return add_to_each(out, self.bias)
@@ -108,15 +113,15 @@ class TimeConvLayer(eqx.Module):
         return add_to_each(out, self.bias + of_time)
 
 
-class TimeConv(eqx.Module):
-    """Convolutions from (h, t) to dh/dt with an activation between; by default the paper's four.
+class TimeConv(AbstractLayer):
+    """Convolutions from (h, t) to dh/dt with an activation between them; by default the paper's four.
 
-    ``widths`` are the channels between the layers, ``moves`` what each layer does to the image's size: as many
-    "down" as "up", so that dh/dt looks like h. ``gains`` scale the layers; ``still`` starts the last one at zero.
-    ``compute="bfloat16"`` rounds what the layers are given, never the state, the weights or the KL.
+    ``widths`` are the numbers of channels between the layers. ``moves`` say what each layer does to the size of the
+    image: as many "down" as "up", so that dh/dt has the shape of h. ``gains`` scale the layers. With
+    ``zero_last_layer``, the last layer starts at zero.
+    ``compute="bfloat16"`` rounds the inputs of the layers, but not the state, the weights or the KL.
     """
 
-    batched: ClassVar[bool] = True
     layers: tuple[TimeConvLayer, ...]
     activation: Callable[[Array], Array]
     compute: Compute = eqx.field(static=True)
@@ -131,7 +136,7 @@ class TimeConv(eqx.Module):
         time: bool = True,
         gains: Sequence[float] | float = 1.0,
         bias_scale: float = 1.0,
-        still: bool = False,
+        zero_last_layer: bool = False,
         compute: Compute = "float32",
         key: PRNGKeyArray,
     ):
@@ -150,46 +155,50 @@ class TimeConv(eqx.Module):
                 "pass one for each layer."
             )
         if list(moves).count("down") != list(moves).count("up"):
-            raise ValueError(f"moves={tuple(moves)} change the image's size: dh/dt must look like h; pair down and up.")
+            raise ValueError(
+                f"moves={tuple(moves)} change the image's size, but dh/dt must have the shape of h: pair down and up."
+            )
         keys = jax.random.split(key, count)
         self.layers = tuple(
             TimeConvLayer(m, n, move=move, time=time, gain=gain, bias_scale=bias_scale, key=k)
             for m, n, move, gain, k in zip(sizes[:-1], sizes[1:], moves, strengths, keys, strict=True)
         )
-        if still:
+        if zero_last_layer:
             last = jax.tree.map(lambda array: filled(array.shape), self.layers[-1])
             self.layers = (*self.layers[:-1], last)
         self.activation = activation
         self.compute = compute
 
-    def __call__(self, t: Depth, h: Images) -> Images:
+    @property
+    def takes_batch(self) -> bool:
+        """True."""
+        return True
+
+    def __call__(self, t: Depth, h: ImageBatch) -> ImageBatch:
         out = h.astype(self.compute)
         for layer in self.layers[:-1]:
             out = self.activation(layer(t, out))
         return self.layers[-1](t, out).astype(h.dtype)
 
-    def euler(self, h: Images, *, keep: bool, unroll: int) -> Images | None:
-        """All Euler steps, of a field whose arrays have an axis of steps in front: where a GPU has a faster way.
-
-        ``keep`` and ``unroll`` are those of the loop that it replaces, if the steps are not one kernel.
-        """
+    def all_euler_steps(self, h: ImageBatch, *, keep: bool, unroll: int) -> ImageBatch | None:
+        """h_1 after all Euler steps, by installed kernels or on images packed into patches; None if neither applies."""
         known = type(self) is TimeConv and all(type(layer) is TimeConvLayer for layer in self.layers)
         elementwise = any(self.activation is each for each in ELEMENTWISE)
-        if jax.default_backend() != "gpu" or not known or not elementwise:
+        if not known or not elementwise:
             return None
         layers = tuple((layer.kernel, layer.time, layer.bias) for layer in self.layers)
         moves = [layer.move for layer in self.layers]
         if not squeezed.fits(layers, h, moves):
             return None
-        how = {"activation": self.activation, "compute": self.compute}
-        plain = partial(squeezed.euler, **how, keep=keep, unroll=unroll)
-        return fused.euler(layers, h, plain) if fused.fits(layers, h, moves=moves, **how) else plain(layers, h)
+        plain = partial(
+            squeezed.euler_over_patches, activation=self.activation, compute=self.compute, keep=keep, unroll=unroll
+        )
+        return kernels.euler(kernels.EulerSteps(layers, h, self.activation, self.compute), plain)
 
 
-class Conv(eqx.Module):
-    """A deterministic 3×3 convolution, standardised as the random ones are: one learning rate suits both."""
+class Conv(AbstractLayer):
+    """A deterministic 3×3 convolution, standardised like the random ones, so that one learning rate suits both."""
 
-    batched: ClassVar[bool] = True
     kernel: Float[Array, "3 3 in out"]
     stride: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
@@ -200,11 +209,16 @@ class Conv(eqx.Module):
         self.stride, self.compute = stride, compute
 
     @property
+    def takes_batch(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def scales(self) -> "Conv":
-        """Its array is standardised."""
+        """1, because the array itself is standardised."""
         return jax.tree.map(lambda _: 1.0, self)
 
-    def __call__(self, x: Images) -> Outcome:
+    def __call__(self, x: ImageBatch) -> OutputImages:
         scale = math.sqrt(2 / math.prod(self.kernel.shape[:3]))
         kernel = (scale * self.kernel).astype(self.compute)
         return convolve(x.astype(self.compute), kernel, "down" if self.stride == 2 else "same").astype(x.dtype)
@@ -215,7 +229,7 @@ def _plain_numbers(values: Any) -> tuple[Any, ...]:
 
 
 class Pixels(eqx.Module):
-    """Bytes 0 to 255 as standardised numbers, and ``zeros`` more channels: the image as the state of a net."""
+    """An image of bytes, 0 to 255, as the state of a net: standardised, with ``zeros`` additional channels of zeros."""
 
     shape: tuple[int, int, int] = eqx.field(static=True, converter=_plain_numbers)
     mean: tuple[float, ...] = eqx.field(static=True, converter=_plain_numbers)

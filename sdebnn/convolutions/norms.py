@@ -1,19 +1,19 @@
-"""Images, "height width channel", standardised within a few groups of their channels:
+"""Group normalisation of images, "height width channel":
 
-    z = (x - mean) inverse,    inverse = 1 / sqrt(variance + 1e-5),    outcome = activation(scale z + shift)
+    z = (x - mean) inverse,    inverse = 1 / sqrt(variance + 1e-5),    output = activation(scale z + shift)
 
-With y the gradient of the outcome and g = y activation'(scale z + shift), sums over pixels and images and means within
-groups, the gradients are
+With y the gradient of the output and g = y activation'(scale z + shift), where sums are over pixels and images and
+means are within groups, the gradients are
 
     shift: sum g    scale: sum g z    x: inverse (scale g - mean(scale g) - z mean(scale g z))
 
-By hand, for they take few passes over images: what is kept of the forward pass is x, and two numbers for each group.
+They are written by hand because this takes fewer passes over the images: of the forward pass, only x and two numbers
+for each group are stored.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -22,22 +22,22 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from sdebnn.checks import check_callable, check_count
-from sdebnn.convolutions.layers import Images
-from sdebnn.starts import filled
+from sdebnn.convolutions.layers import ImageBatch
+from sdebnn.fields import AbstractLayer
+from sdebnn.host_arrays import filled
 
 Channels = Float[Array, " channel"]
 Each = Float[Array, "*batch 1 1 channel"]  # a number for each channel of each image
-Kept = tuple[Images, Channels, Channels, Each, Each]
+Kept = tuple[ImageBatch, Channels, Channels, Each, Each]
 Activation = Callable[[Array], Array]
 
 
-class GroupNorm(eqx.Module):
-    """Zero mean and unit variance within each of a few groups of channels, a learned scale and shift, an activation.
+class GroupNorm(AbstractLayer):
+    """Zero mean and unit variance within groups of channels, then a learned scale and shift, then an activation.
 
-    The activation is a function of each number by itself, without parameters. Differentiable in reverse mode alone.
+    The activation is elementwise and has no parameters. Only reverse-mode differentiation is supported.
     """
 
-    batched: ClassVar[bool] = True
     scale: Channels
     shift: Channels
     activation: Activation
@@ -52,23 +52,30 @@ class GroupNorm(eqx.Module):
         self.scale, self.shift = filled(channels, 1.0), filled(channels)
         self.groups, self.activation = math.gcd(channels, groups), activation
 
-    def __call__(self, x: Images) -> Images:
+    @property
+    def takes_batch(self) -> bool:
+        """True."""
+        return True
+
+    def __call__(self, x: ImageBatch) -> ImageBatch:
         return _normed(x, self.scale, self.shift, self.groups, self.activation)
 
 
-def _outcome(x: Images, scale: Channels, shift: Channels, groups: int, activation: Activation) -> tuple[Images, Kept]:
+def _output(
+    x: ImageBatch, scale: Channels, shift: Channels, groups: int, activation: Activation
+) -> tuple[ImageBatch, Kept]:
     mean = _in_groups(x.mean((-3, -2)), groups)
     inverse = lax.rsqrt(_in_groups(jnp.square(x - mean).mean((-3, -2)), groups) + 1e-5)
     return activation((x - mean) * inverse * scale + shift), (x, scale, shift, mean, inverse)
 
 
-def _gradient(groups: int, activation: Activation, kept: Kept, y: Images) -> tuple[Images, Channels, Channels]:
+def _gradient(groups: int, activation: Activation, kept: Kept, y: ImageBatch) -> tuple[ImageBatch, Channels, Channels]:
     x, *others = kept
-    # Behind a barrier, or XLA would see that this was computed in the forward pass, and keep it from there.
+    # Without the barrier, XLA would store z from the forward pass instead of recomputing it.
     scale, shift, mean, inverse = lax.optimization_barrier(others)
     z = (x - mean) * inverse
     g = jax.vjp(activation, z * scale + shift)[1](y)[0]
-    sums = lax.optimization_barrier(((g * z).sum((-3, -2)), g.sum((-3, -2))))  # or they would be taken twice
+    sums = lax.optimization_barrier(((g * z).sum((-3, -2)), g.sum((-3, -2))))  # otherwise they are computed twice
     of_gz, of_g = (_in_groups(scale * each / (x.shape[-3] * x.shape[-2]), groups) for each in sums)
     of_x = inverse * (scale * g - of_g - z * of_gz)
     of_scale, of_shift = (each.sum(tuple(range(each.ndim - 1))) for each in sums)
@@ -76,15 +83,15 @@ def _gradient(groups: int, activation: Activation, kept: Kept, y: Images) -> tup
 
 
 def _in_groups(each: Float[Array, "*batch channel"], groups: int) -> Each:
-    """Instead of a number for each channel, the mean of its group's."""
+    """Each number replaced by the mean over the group of its channel."""
     grouped = each.reshape(*each.shape[:-1], groups, each.shape[-1] // groups)
     means = jnp.broadcast_to(grouped.mean(-1, keepdims=True), grouped.shape)
     return means.reshape(*each.shape[:-1], 1, 1, each.shape[-1])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _normed(x: Images, scale: Channels, shift: Channels, groups: int, activation: Activation) -> Images:
-    return _outcome(x, scale, shift, groups, activation)[0]
+def _normed(x: ImageBatch, scale: Channels, shift: Channels, groups: int, activation: Activation) -> ImageBatch:
+    return _output(x, scale, shift, groups, activation)[0]
 
 
-_normed.defvjp(_outcome, _gradient)
+_normed.defvjp(_output, _gradient)

@@ -1,4 +1,4 @@
-"""3x3 convolutions of images (..., H, W, C) that stay fast inside XLA loops on CPU.
+"""3x3 convolutions of images (..., H, W, C) that are fast inside XLA loops on CPU.
 
 With x an image, w a kernel (3, 3, in, out), s the stride and zeros outside the image, everything here is one trilinear
 form T(x, w, y) = sum_{p, m} x[s p + m - l] w[m] y[p], with l = 1 for s = 1 and l = 0 for s = 2 ('SAME' padding):
@@ -7,9 +7,9 @@ form T(x, w, y) = sum_{p, m} x[s p + m - l] w[m] y[p], with l = 1 for s = 1 and 
     up(y, w)   = dT/dx    its adjoint in x      x[s p + m - l] += w[m] y[p]
     corr(x, y) = dT/dw    its adjoint in w      w[m] = sum_p x[s p + m - l] y[p]
 
-and the gradient of each is made of the other two. XLA on CPU runs `corr` as a convolution some 50 times too slowly, and
-other convolutions on one thread when they sit in a loop; its matrix products are fast there. So on CPU the sums above
-are matrix products over shifted images, and other platforms keep `lax.conv_general_dilated` and its own gradient.
+and the gradient of each is made of the other two. XLA on CPU runs `corr` as a convolution about 50 times too slowly,
+and other convolutions inside a loop on one thread; its matrix products are fast there. So on CPU the sums above are
+matrix products over shifted images, while other platforms use `lax.conv_general_dilated` and its own gradient.
 """
 
 import math
@@ -23,10 +23,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-Move = Literal["same", "down", "up"]  # of the image's size: kept, halved, doubled
-NARROW = 8  # with at most this many channels, nine shifted copies of an image cost less than XLA's own convolution
+Move = Literal["same", "down", "up"]  # keep, halve or double the size of the image
+MAX_SHIFTED_CHANNELS = 8  # up to here, nine shifted copies of an image cost less than XLA's own convolution
 
-Images = Float[Array, "image _ _ _"]
+FlatImages = Float[Array, "image _ _ _"]
 Kernel = Float[Array, "3 3 in out"]
 
 
@@ -34,7 +34,7 @@ def conv(x: Float[Array, "*batch height width in"], kernel: Kernel, stride: int 
     """'SAME' convolution of stride 1 or 2."""
     _check(kernel, stride)
     images = x.reshape(-1, *x.shape[-3:])
-    if stride == 2:  # 'SAME' pads an odd side by one zero in front too, which makes it the even case
+    if stride == 2:  # 'SAME' also pads an odd side by one zero in front; after that the even case applies
         images = jnp.pad(images, ((0, 0), (x.shape[-3] % 2, 0), (x.shape[-2] % 2, 0), (0, 0)))
     y = _down(images, kernel, stride)
     return y.reshape(*x.shape[:-3], *y.shape[1:])
@@ -43,25 +43,25 @@ def conv(x: Float[Array, "*batch height width in"], kernel: Kernel, stride: int 
 def conv_transpose(
     x: Float[Array, "*batch height width in"], kernel: Kernel
 ) -> Float[Array, "*batch 2*height 2*width out"]:
-    """As `lax.conv_transpose(x, kernel, (2, 2), 'SAME')`, which doubles the sides."""
+    """The same as `lax.conv_transpose(x, kernel, (2, 2), 'SAME')`, which doubles the sides."""
     _check(kernel, 2)
     y = _up(x.reshape(-1, *x.shape[-3:]), _flip(kernel), 2)
     return y.reshape(*x.shape[:-3], *y.shape[1:])
 
 
 def add_to_each(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same image added to every image of a batch, or numbers, one for each channel, to every pixel.
+    """Add y, an image or one number for each channel, to every image or pixel of x.
 
-    The gradient of what is added is summed in float32 at least, whatever the images are in.
+    The gradient of y is summed in at least float32, whatever the type of the images.
     """
     batch = x.ndim - y.ndim
     if x.shape[batch:] != y.shape:
-        raise ValueError(f"what is added has shape {y.shape}, which is not the end of {x.shape}.")
+        raise ValueError(f"y has shape {y.shape}, which is not the end of the shape {x.shape} of x.")
     return _add(x.reshape(math.prod(x.shape[:batch]), *y.shape), y.astype(x.dtype)).reshape(x.shape)
 
 
 def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
-    """Which taps of a kernel meet the image, at each pixel of the outcome: a convolution of ones is their product."""
+    """Which taps of a kernel lie inside the image, at each output pixel. A convolution of ones sums over these taps."""
 
     def met(size: int) -> np.ndarray:
         if move == "up":
@@ -75,7 +75,7 @@ def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
 
 
 def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*channel"]:
-    """Each 2×2 patch of pixels becomes four times the channels of one pixel. Nothing is lost: see ``unsqueeze``."""
+    """Turn each 2×2 patch of pixels into one pixel with four times the channels; ``unsqueeze`` is the inverse."""
     height, width, channels = x.shape
     if height % 2 or width % 2:
         raise ValueError(f"an image of {height} by {width} pixels cannot be squeezed: its sides must be even.")
@@ -93,30 +93,30 @@ def unsqueeze(x: Float[Array, "height width channel"]) -> Float[Array, "2*height
 def _check(kernel: Array, stride: int) -> None:
     if kernel.shape[:2] != (3, 3) or stride not in (1, 2):
         raise ValueError(
-            f"a kernel of {kernel.shape[:2]} and stride={stride}: only 3 by 3, and stride 1 or 2, are here."
+            f"a kernel of shape {kernel.shape[:2]} with stride={stride} is not supported: use (3, 3), stride 1 or 2."
         )
 
 
 def _flip(w: Kernel) -> Float[Array, "3 3 out in"]:
-    """The kernel of the adjoint: turned by half a circle, in and out swapped."""
+    """The kernel of the adjoint: rotated by 180 degrees, with in and out swapped."""
     return w[::-1, ::-1].swapaxes(2, 3)
 
 
-def _lax(x: Images, w: Kernel, stride: int) -> Float[Array, "image _ _ out"]:
+def _lax(x: FlatImages, w: Kernel, stride: int) -> Float[Array, "image _ _ out"]:
     return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def shifts(x: Images, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
+def shifts(x: FlatImages, before: int, after: int, taps: int, stride: int = 1) -> list[Array]:
     """The taps^2 shifted images x[stride p + m - before], zero outside x."""
     x = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
     h, w = x.shape[1] - taps + 1, x.shape[2] - taps + 1
     return [x[:, i : i + h : stride, j : j + w : stride] for i in range(taps) for j in range(taps)]
 
 
-def _down_cpu(x: Images, w: Kernel, stride: int) -> Images:
+def _down_cpu(x: FlatImages, w: Kernel, stride: int) -> FlatImages:
     """y[p] = sum_m x[s p + m - l] w[m]: shift then multiply, or multiply then shift, whichever moves fewer channels."""
     c, out = w.shape[2:]
-    if stride == 2 or min(c, out) > NARROW:
+    if stride == 2 or min(c, out) > MAX_SHIFTED_CHANNELS:
         return _lax(x, w, stride)
     if c <= out:
         return jnp.concatenate(shifts(x, 1, 1, 3), -1) @ w.reshape(9 * c, out)
@@ -125,7 +125,7 @@ def _down_cpu(x: Images, w: Kernel, stride: int) -> Images:
     return sum(parts[1:], start=parts[0])
 
 
-def _up_cpu(y: Images, w: Kernel, stride: int) -> Images:
+def _up_cpu(y: FlatImages, w: Kernel, stride: int) -> FlatImages:
     """x[s p + m - l] += w[m] y[p]: for s = 2 the four parities of a pixel are four images, of 2x2 taps each."""
     if stride == 1:
         return _down_cpu(y, _flip(w), 1)
@@ -137,7 +137,7 @@ def _up_cpu(y: Images, w: Kernel, stride: int) -> Images:
     return z.reshape(n, 2 * height, 2 * width, c)
 
 
-def _corr_cpu(x: Images, y: Images, stride: int) -> Kernel:
+def _corr_cpu(x: FlatImages, y: FlatImages, stride: int) -> Kernel:
     """w[m] = sum_p x[s p + m - l] y[p], shifting the image with fewer channels."""
     c, out = x.shape[-1], y.shape[-1]
     if stride == 1 and c > out:
@@ -147,12 +147,12 @@ def _corr_cpu(x: Images, y: Images, stride: int) -> Kernel:
     return jnp.stack([lax.dot_general(row, y, (((0,), (0,)), ((), ()))) for row in rows]).reshape(3, 3, c, out)
 
 
-def _up_lax(y: Images, w: Kernel, stride: int) -> Images:
+def _up_lax(y: FlatImages, w: Kernel, stride: int) -> FlatImages:
     x = jax.ShapeDtypeStruct((y.shape[0], stride * y.shape[1], stride * y.shape[2], w.shape[2]), y.dtype)
     return jax.linear_transpose(lambda x: _lax(x, w, stride), x)(y)[0]
 
 
-def _corr_lax(x: Images, y: Images, stride: int) -> Kernel:
+def _corr_lax(x: FlatImages, y: FlatImages, stride: int) -> Kernel:
     w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], y.shape[-1]), x.dtype)
     return jax.linear_transpose(lambda w: _lax(x, w, stride), w)(y)[0]
 
@@ -178,7 +178,7 @@ _up.defvjp(
 
 
 def _sum_cpu(y: Float[Array, "image ..."]) -> Float[Array, "..."]:
-    """Over the images, by a matrix product: XLA's own sum over a leading axis took ten times as long."""
+    """The sum over images, by a matrix product: XLA's own sum over a leading axis took ten times as long."""
     images, rows = jnp.ones((1, y.shape[0]), y.dtype), y.reshape(y.shape[0], math.prod(y.shape[1:]))
     summed = jnp.matmul(images, rows, preferred_element_type=jnp.promote_types(y.dtype, jnp.float32))
     return summed.reshape(y.shape[1:]).astype(y.dtype)

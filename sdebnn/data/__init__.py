@@ -1,8 +1,42 @@
-"""Data sets: one file for each kind."""
+"""Everything that brings data in: the catalogue of data sets, their readers, downloads, standardising, augmentation."""
 
 from sdebnn.data import augment, images, tabular, toy
+from sdebnn.data.arrays import as_data, as_floats, is_lazy, is_resident
 from sdebnn.data.augment import RandomView
-from sdebnn.data.dataset import DataSet, Part, held_out
-from sdebnn.data.download import get
+from sdebnn.data.catalogue import CATALOGUE, find, load
+from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part, held_out
+from sdebnn.data.download import get, is_here
+from sdebnn.data.entry import Entry, File, Request, Source
+from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
+from sdebnn.data.storage import home
 
-__all__ = ["DataSet", "Part", "RandomView", "augment", "get", "held_out", "images", "tabular", "toy"]
+__all__ = [
+    "CATALOGUE",
+    "DataSet",
+    "Entry",
+    "File",
+    "Inputs",
+    "Part",
+    "RandomView",
+    "Request",
+    "SelectedRows",
+    "Source",
+    "Standardiser",
+    "as_data",
+    "as_floats",
+    "augment",
+    "check_part",
+    "evenly_spaced_rows",
+    "find",
+    "get",
+    "held_out",
+    "home",
+    "images",
+    "is_here",
+    "is_lazy",
+    "is_resident",
+    "load",
+    "pixel_statistics",
+    "tabular",
+    "toy",
+]

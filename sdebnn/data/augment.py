@@ -1,7 +1,7 @@
-"""Random views of images: shifted, mirrored, with a square cut out. Drawn on the device, inside the training step.
+"""Random augmentations of images: shifts, reflections and cutouts, drawn on the device in the training step.
 
-Where a view's pixel comes from is a row and a column of the image, each known before any pixel is read: shift and
-mirror are one gather, whatever their number.
+The row and the column from which a pixel is taken are computed first, so that a shift and a reflection together are a
+single gather.
 """
 
 from typing import Literal
@@ -16,11 +16,11 @@ from sdebnn.checks import check_choice, check_count, check_key, check_parameter,
 
 
 class RandomView(eqx.Module):
-    """Each image shifted by up to ``shift`` pixels each way, mirrored or not, and a square of side ``cutout`` filled.
+    """Shifts each image by up to ``shift`` pixels, mirrors it at random if ``flip``, and fills a square in it.
 
-    Beyond its border an image is continued by its reflection, or by ``fill`` with padding="fill". The square's centre
-    is anywhere in the image, so that it may hang over the border; it is filled with ``fill``, a number or one for each
-    channel. RandomView(0) is the identity.
+    Pixels from beyond the border are taken from the reflected image, or have the value ``fill`` with padding="fill".
+    The centre of the square of side ``cutout`` is uniform over the image, so that part of the square may lie outside.
+    The square has the value ``fill``: one number, or one for each channel. RandomView(0) is the identity.
     """
 
     shift: int = eqx.field(static=True)
@@ -79,25 +79,27 @@ class RandomView(eqx.Module):
 
 
 def _source(index: Int[Array, "example size"], size: int) -> tuple[Int[Array, "example size"], Bool[Array, "..."]]:
-    """The pixel that stands at an index, which may lie beyond the border: its reflection, the border not doubled."""
+    """The reflection of an index beyond the border, without repeating the border; and whether it was inside."""
     return (size - 1) - jnp.abs((size - 1) - jnp.abs(index)), (index >= 0) & (index < size)
 
 
 def _hole(centre: Num[Array, "example 1"], size: int, side: int) -> Bool[Array, "example size"]:
-    """Which of ``size`` pixels lie in a stretch of ``side`` about a centre in [0, 1)."""
+    """Which of ``size`` pixels lie in an interval of length ``side`` around a centre in [0, 1)."""
     start = jnp.floor(centre * size).astype(int) - side // 2
     at = jnp.arange(size)
     return (at >= start) & (at < start + side)
 
 
 def _check_images(images: Array | np.ndarray, view: RandomView) -> None:
-    """Refuse what is not a batch of images that can be shifted so far and filled so."""
+    """Refuse images that do not suit the shift and the fill of a view."""
     shape = np.shape(images)
     if len(shape) != 4:
         raise ValueError(f"images have shape {shape}: pass a batch of shape (examples, height, width, channels).")
     if view.shift >= min(shape[1:3]):
-        raise ValueError(f"shift={view.shift} needs images larger than {shape[1]}x{shape[2]}: choose it smaller.")
+        raise ValueError(f"shift={view.shift} needs images larger than {shape[1]}x{shape[2]}: choose a smaller shift.")
     if len(view.fill) not in (1, shape[3]):
-        raise ValueError(f"fill={shown(view.fill)} has {len(view.fill)} values for {shape[3]} channels: pass one each.")
+        raise ValueError(
+            f"fill={shown(view.fill)} has {len(view.fill)} values for {shape[3]} channels: pass one, or one for each."
+        )
     if images.dtype == np.uint8 and not all(0 <= value <= 255 for value in view.fill):
-        raise ValueError(f"fill={shown(view.fill)} does not fit in bytes: pass values from 0 to 255.")
+        raise ValueError(f"fill={shown(view.fill)} does not fit into uint8: pass values from 0 to 255.")

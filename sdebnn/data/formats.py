@@ -1,7 +1,7 @@
-"""The formats that image sets are published in: idx, the two of CIFAR-10, gzip and tar around them.
+"""Parsers of the formats in which data are stored: .npy, idx, the two of CIFAR-10, and gzip and tar around them.
 
-Bytes from outside are never trusted: each reader checks what the bytes declare against what there is, builds nothing
-but arrays of bytes, and refuses in one line that begins with the name of the file.
+Files are not trusted: each parser compares the declared sizes with the actual ones, builds nothing but arrays, and
+raises a one-line error that starts with the name of the file.
 """
 
 import io
@@ -10,7 +10,7 @@ import re
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.lib.format as npy
@@ -19,16 +19,16 @@ from sdebnn import files
 from sdebnn.checks import shown
 
 CIFAR_SHAPE = (3, 32, 32)
-LARGEST = 2**30  # bytes of a file of images, packed or not: five times the largest one published
-LONGEST_HEADER = 1000  # bytes of the header of a .npy file of numbers; numpy.save writes 118
-MOST_AXES = 32  # that every version of NumPy can have
+MAX_FILE_BYTES = 2**30  # of a file of images, packed or not: five times the largest published one
+MAX_NPY_HEADER_BYTES = 1000  # of a .npy file of numbers; numpy.save writes 118
+MAX_ARRAY_AXES = 32  # supported by every version of NumPy
 PLAIN_HEADER = re.compile(rb"""\s*\{[\w\s'":,.<>|=]*(\([\w\s,]*\))?[\w\s'":,.<>|=]*\}\s*""")
 
 
 def contents(path: Path) -> bytes:
-    """The bytes of a file; unpacked, if its name ends in .gz."""
+    """The bytes of a file, decompressed if its name ends in .gz."""
     try:
-        blob = files.contents(path, LARGEST)
+        blob = files.contents(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing.") from None
     except OSError as error:
@@ -37,7 +37,7 @@ def contents(path: Path) -> bytes:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """A memory map of a .npy file of numbers; one that holds Python objects is refused, never unpickled."""
+    """A memory map of a .npy file of numbers. A file of Python objects is refused, and never unpickled."""
     try:
         files.check_regular(path)
         with path.open("rb") as stream:
@@ -49,82 +49,82 @@ def mapped(path: Path) -> np.ndarray:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     if dtype.kind not in "buifc":
-        raise ValueError(f"{path} holds {str(dtype)[:80]}: it should hold an array of numbers.")
+        raise ValueError(f"{path} holds {str(dtype)[:80]}: save an array of numbers.")
     size = extent = dtype.itemsize
-    for n in shape:  # of Python's integers, which do not overflow
+    for n in shape:  # in Python integers, which do not overflow
         size, extent = size * n, extent * max(n, 1)
-    if len(shape) > MOST_AXES or extent >= 2**63:
+    if len(shape) > MAX_ARRAY_AXES or extent >= 2**63:
         raise ValueError(f"{path} is damaged: it declares the shape {shown(shape)}, which no array can have.")
     if size != held or min(shape, default=0) < 0:
         raise ValueError(f"{path} declares {shape} values of {dtype} and holds {held} bytes.")
     if not size:
-        return np.empty(shape, dtype)  # nothing to map
+        return np.empty(shape, dtype)  # an empty file cannot be mapped
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
 
 
 def _npy_header(stream: BinaryIO, path: Path) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """The shape, the order and the type that a .npy file declares; the stream is left where its values begin."""
+    """The shape, the order and the type that a .npy file declares; the stream is left at the first value."""
     if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
         if path.suffix.lower() in (".csv", ".tsv", ".txt"):
             raise ValueError(f"{path} is not a .npy file: read the table, and save its inputs with numpy.save.")
-        raise ValueError(f"{path} is not a .npy file, which is what numpy.save writes.")
+        raise ValueError(f"{path} is not a .npy file: write it with numpy.save.")
     version = tuple(stream.read(2))
     prefix = stream.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(prefix, "little")
-    header = stream.read(min(length, LONGEST_HEADER))
-    # The header is a Python literal, and parsing one that is nested deeply can exhaust the stack.
-    if version not in ((1, 0), (2, 0), (3, 0)) or length > LONGEST_HEADER or not PLAIN_HEADER.fullmatch(header):
+    header = stream.read(min(length, MAX_NPY_HEADER_BYTES))
+    # The header is a Python literal, and parsing a deeply nested one can exhaust the stack.
+    if version not in ((1, 0), (2, 0), (3, 0)) or length > MAX_NPY_HEADER_BYTES or not PLAIN_HEADER.fullmatch(header):
         raise ValueError(f"{path} is damaged, or holds something other than one array of numbers.")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
         return read(io.BytesIO(prefix + header))
-    except Exception as error:  # parsing the literal and the names in it can fail in many ways
+    except Exception as error:  # parsing the literal can raise many kinds of errors
         raise ValueError(f"{path} is damaged: {type(error).__name__} in its header.") from None
 
 
 def gunzip(blob: bytes, where: str) -> bytes:
-    """What one gzip member holds, its checksum verified."""
-    unpack = zlib.decompressobj(wbits=31)  # 31: a gzip header, and at the end its CRC
+    """The contents of a gzip file with one member, its checksum verified."""
+    unpack = zlib.decompressobj(wbits=31)  # 31 selects gzip, whose CRC is then verified
     try:
-        data = unpack.decompress(blob, LARGEST)
+        data = unpack.decompress(blob, MAX_FILE_BYTES)
     except zlib.error as error:
         raise ValueError(f"{where} is damaged or not gzip: {error}.") from None
     if unpack.unconsumed_tail:
-        raise ValueError(f"{where} unfolds to more than {LARGEST} bytes: it is not a file of images.")
+        raise ValueError(f"{where} decompresses to more than {MAX_FILE_BYTES} bytes: it is not a file of images.")
     if not unpack.eof:
-        raise ValueError(f"{where} is cut short: its gzip stream has no end.")
+        raise ValueError(f"{where} is truncated: its gzip stream does not end.")
     if unpack.unused_data:
         raise ValueError(f"{where} has {len(unpack.unused_data)} bytes after the end of its gzip stream.")
     return data
 
 
 def parse_idx(blob: bytes, where: str) -> np.ndarray:
-    """The array of an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
+    """The array in an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
     if len(blob) < 4 or blob[:3] != b"\0\0\x08" or not 1 <= blob[3] <= 4:
         raise ValueError(f"{where} is not an idx file of bytes: it begins with {blob[:4].hex() or 'nothing'}.")
     start = 4 + 4 * blob[3]
     if len(blob) < start:
-        raise ValueError(f"{where} is cut short: it ends within its header.")
+        raise ValueError(f"{where} is truncated: it ends within its header.")
     shape = tuple(int(n) for n in np.frombuffer(blob, ">u4", count=blob[3], offset=4))
     size = 1
-    for n in shape:  # of Python's integers, which do not overflow
+    for n in shape:  # in Python integers, which do not overflow
         size *= n
     if len(blob) - start != size:
-        raise ValueError(f"{where} declares {'x'.join(map(str, shape))} values and holds {len(blob) - start}.")
+        raise ValueError(f"{where} declares {'x'.join(map(str, shape))} values and has {len(blob) - start}.")
     return np.frombuffer(blob, np.uint8, offset=start).reshape(shape)
 
 
 def parse_cifar_binary(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of a .bin batch: records of one label and three planes of 32x32."""
+    """Images and labels of a .bin batch: records of one label and three colour planes of 32x32 bytes."""
     record = 1 + int(np.prod(CIFAR_SHAPE))
     if not blob or len(blob) % record:
-        raise ValueError(f"{where} holds {len(blob)} bytes, which is no whole number of records of {record}.")
+        raise ValueError(f"{where} has {len(blob)} bytes, which is not a multiple of {record}, the size of a record.")
     table = np.frombuffer(blob, np.uint8).reshape(-1, record)
     return _images(table[:, 1:]), labels(table[:, 0], where)
 
 
 def parse_cifar_pickle(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of a batch of the Python version, without running anything that the pickle asks for."""
+    """Images and labels of a batch of the Python version, read without executing anything in the pickle."""
     stream = io.BytesIO(blob)
     try:
         batch = _Inert(stream, encoding="bytes").load()
@@ -135,18 +135,18 @@ def parse_cifar_pickle(blob: bytes, where: str) -> tuple[np.ndarray, np.ndarray]
         sound = sound and not fortran and table.shape == (len(found), int(np.prod(CIFAR_SHAPE))) and len(found) > 0
         sound = sound and all(type(label) is int and 0 <= label < 256 for label in found) and not stream.read(1)
     except Exception as error:  # a pickle can raise anything
-        raise ValueError(f"{where} is no batch of CIFAR-10: {type(error).__name__} while reading it.") from None
+        raise ValueError(f"{where} is not a batch of CIFAR-10: reading it raised {type(error).__name__}.") from None
     if not sound:
         raise ValueError(
-            f"{where} is no batch of CIFAR-10: it needs 'data' of bytes, 3072 an image, and as many 'labels'."
+            f"{where} is not a batch of CIFAR-10: it needs 'data' with 3072 bytes per image, and one label per image."
         )
     return _images(table), labels(np.array(found, np.uint8), where)
 
 
 def labels(found: np.ndarray, where: str, classes: int = 10) -> np.ndarray:
-    """Labels as int32, refused beyond the classes."""
+    """Labels as int32; a label that is not below the number of classes is refused."""
     if found.max(initial=0) >= classes:
-        raise ValueError(f"{where} holds the label {found.max()}: there are the classes 0 to {classes - 1}.")
+        raise ValueError(f"{where} holds the label {found.max()}: the classes are 0 to {classes - 1}.")
     return found.astype(np.int32)
 
 
@@ -155,44 +155,44 @@ def _images(table: np.ndarray) -> np.ndarray:
 
 
 class _Name:
-    """Stands for a name that a pickle refers to: it can be called and given a state, and does nothing but remember."""
+    """Stands for a name in a pickle: it can be called and given a state, and only stores its arguments."""
 
     __slots__ = ("args", "name", "state")
 
-    def __init__(self, name: str, args: tuple = ()):
+    def __init__(self, name: str, args: tuple[object, ...] = ()):
         self.name, self.args, self.state = name, args, None
 
-    def __call__(self, *args: Any) -> "_Name":
+    def __call__(self, *args: object) -> "_Name":
         return _Name(self.name, args)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.state = state
 
 
-# The unpickler that is written in Python: the one in C sets aside as much memory as a damaged pickle asks for.
-class _Inert(pickle._Unpickler):
-    """Reads a pickle of dicts, lists, numbers, bytes and arrays; no name in it becomes an object."""
+# The unpickler written in Python: the one in C allocates as much memory as a damaged pickle declares.
+class _Inert(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage]
+    """Reads a pickle of dicts, lists, numbers, bytes and arrays, and imports none of the names in it."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> _Name:
         if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
             return _Name(name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
 
 
 def tar_members(blob: bytes, where: str, names: list[str]) -> dict[str, bytes]:
-    """The named files of a tar archive. Nothing is written to disk."""
+    """The contents of the named files in a tar archive. Nothing is written to disk."""
     found, name = {}, names[0]
     try:
         with tarfile.open(fileobj=io.BytesIO(blob), mode="r:") as archive:
             for name in names:
                 member = archive.getmember(name)
-                # The bound is for sparse files, which may claim any size.
+                # A sparse file may declare any size.
                 stream = archive.extractfile(member) if member.isreg() and member.size <= len(blob) else None
                 if stream is None:
                     raise KeyError
                 found[name] = stream.read()
     except KeyError:
-        raise ValueError(f"{where} lacks {name} as a plain file.") from None
-    except Exception as error:  # tarfile lets through what its fields happen to raise
-        raise ValueError(f"{where} is damaged or no tar archive: {type(error).__name__} at {name}.") from None
+        raise ValueError(f"{where} does not contain {name} as a regular file.") from None
+    except Exception as error:  # a damaged header can raise many kinds of errors
+        raise ValueError(f"{where} is damaged or not a tar archive: {type(error).__name__} at {name}.") from None
     return found

@@ -1,78 +1,76 @@
-"""Image sets, as published: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-10-C, and the digits of scikit-learn.
+"""Readers of published image sets: the idx files of MNIST, CIFAR-10, CIFAR-10-C, and the digits of scikit-learn.
 
-Each is read from ``folder`` (else SDEBNN_DATA, else the user's cache), where ``sdebnn data get`` puts it:
-mnist/*.gz, fashion-mnist/*.gz, cifar10/cifar-10-*, CIFAR-10-C/*.npy. All that is read is compared with its published
-digest; what is damaged is refused in one line.
+Everything that is read is compared with its published digest; a damaged file is refused with a one-line error.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from sdebnn.checks import check_choice, check_count, shown
-from sdebnn.data import formats, published
-from sdebnn.data.dataset import DataSet, Part
+from sdebnn.checks import check_choice
+from sdebnn.data import formats
+from sdebnn.data.dataset import Part
+from sdebnn.data.entry import Request
+from sdebnn.data.storage import check_digest, fetch_hint
 
-Folder = str | os.PathLike[str] | None
-
-PARTS = ("train", "test")
-DIGIT_CLASSES = tuple("0123456789")
-FASHION_CLASSES = (
-    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-)  # fmt: skip
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CORRUPTIONS = tuple(name.removesuffix(".npy") for name in published.DIGESTS["cifar10c"] if name != "labels.npy")
 SEVERITIES = 5
 
 
-def mnist(folder: Folder = None, parts: Sequence[str] = PARTS) -> DataSet:
-    """Handwritten digits, 28x28x1: 60,000 and 10,000. A part that is not asked for is empty."""
-    return _idx_set("mnist", folder, parts, DIGIT_CLASSES)
+def idx(request: Request) -> tuple[Part, Part]:
+    """The two parts of a set in the format of MNIST: one idx file of images and one of labels each, gzipped or not."""
+    root, entry = request.folder, request.entry
+
+    def read(part: str) -> Part:
+        prefix = "train" if part == "train" else "t10k"
+        x, y = (_idx(root, f"{prefix}-{kind}-ubyte", entry.digests) for kind in ("images-idx3", "labels-idx1"))
+        if x.ndim != 3 or y.shape != x.shape[:1]:
+            raise ValueError(f"{root}: the {part} images have shape {x.shape}, their labels {y.shape}.")
+        return Part(x[..., None], formats.labels(y, f"{root / prefix}-labels-idx1-ubyte", len(entry.classes or ())))
+
+    return _parts(request, read)
 
 
-def fashion_mnist(folder: Folder = None, parts: Sequence[str] = PARTS) -> DataSet:
-    """Articles of clothing, 28x28x1: 60,000 and 10,000. A part that is not asked for is empty."""
-    return _idx_set("fashion-mnist", folder, parts, FASHION_CLASSES)
+def cifar10(request: Request) -> tuple[Part, Part]:
+    """The two parts of CIFAR-10, from the binary or the Python version, unpacked or not."""
+    return _parts(request, lambda part: _cifar_part(request, part))
 
 
-def cifar10(folder: Folder = None, parts: Sequence[str] = PARTS) -> DataSet:
-    """Photographs of ten kinds of things, 32x32x3: 50,000 and 10,000, from either published version, packed or not."""
-    root = published.home(folder) / "cifar10"
-    return _dataset("cifar10", parts, CIFAR10_CLASSES, lambda part: _cifar_part(root, part))
-
-
-def cifar10c(corruption: str, severity: int, folder: Folder = None) -> Part:
-    """The test images of CIFAR-10 under one of 19 corruptions, at a severity from 1 to 5; images stay on disk."""
-    check_choice("corruption", corruption, CORRUPTIONS)
-    check_count("severity", severity)
-    if severity > SEVERITIES:
-        raise ValueError(f"severity={severity} is beyond the five that there are: choose 1 to {SEVERITIES}.")
-    root, digests = published.home(folder) / "CIFAR-10-C", published.DIGESTS["cifar10c"]
-    with _remedy("cifar10c"):
-        x, y = (saved(root / name, digests[name]) for name in (f"{corruption}.npy", "labels.npy"))
+def cifar10c(request: Request) -> tuple[Part, Part]:
+    """An empty training part, and the test images under one corruption at one severity; images stay on disk."""
+    digests = request.entry.digests
+    corruptions = tuple(name.removesuffix(".npy") for name in digests if name != "labels.npy")
+    if len(request.options) != 2:
+        raise ValueError(
+            f"{'/'.join((request.entry.name, *request.options))} is incomplete: "
+            f"write {request.entry.name}/CORRUPTION/SEVERITY, such as {request.entry.name}/{corruptions[0]}/1."
+        )
+    corruption, severity = request.options
+    check_choice("corruption", corruption, corruptions)
+    check_choice("severity", severity, tuple(str(level) for level in range(1, SEVERITIES + 1)))
+    with fetch_hint(request.entry.name):
+        x, y = (saved(request.folder / name, digests[name]) for name in (f"{corruption}.npy", "labels.npy"))
         block = len(x) // SEVERITIES
         if x.shape[1:] != (32, 32, 3) or y.shape != x.shape[:1] or len(x) != block * SEVERITIES:
-            raise ValueError(f"{root / corruption}.npy and labels.npy have shapes {x.shape} and {y.shape}.")
-        at = slice((severity - 1) * block, severity * block)
-        return Part(x[at], formats.labels(np.asarray(y[at]), str(root / "labels.npy")))
+            raise ValueError(f"{request.folder / corruption}.npy and labels.npy have shapes {x.shape} and {y.shape}.")
+        at = slice((int(severity) - 1) * block, int(severity) * block)
+        classes = len(request.entry.classes or ())
+        test = Part(x[at], formats.labels(np.asarray(y[at]), str(request.folder / "labels.npy"), classes))
+    return Part(test.x[:0], test.y[:0]), test
 
 
-def digits(seed: int = 0) -> DataSet:
-    """The handwritten digits that come with scikit-learn, 8x8x1: 1,437 and 360, split by the seed. No files needed."""
-    check_count("seed", seed, least=0)
+def digits(request: Request) -> tuple[Part, Part]:
+    """The handwritten digits that come with scikit-learn, in one fixed split: four fifths for training."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise ValueError("digits are part of scikit-learn: pip install 'sdebnn[data]'.") from None
-    images, classes = map(np.asarray, load_digits(return_X_y=True))
-    x = (15 * images).astype(np.uint8).reshape(-1, 8, 8, 1)  # from 0..16 to 0..240, exactly
-    order = np.random.default_rng(seed).permutation(len(x))
+        raise ValueError(f"{request.entry.name} needs scikit-learn: pip install 'sdebnn[data]'.") from None
+    pixels, classes = map(np.asarray, load_digits(return_X_y=True))
+    x = (15 * pixels).astype(np.uint8).reshape(-1, 8, 8, 1)  # from 0..16 to 0..240, exactly
+    order = np.random.default_rng(0).permutation(len(x))
     first = 4 * len(x) // 5
     train, test = (Part(x[at], classes[at].astype(np.int32)) for at in (order[:first], order[first:]))
-    return DataSet("digits", train, test, DIGIT_CLASSES)
+    return train, test
 
 
 def saved(path: Path, md5: str) -> np.ndarray:
@@ -80,35 +78,21 @@ def saved(path: Path, md5: str) -> np.ndarray:
     array = formats.mapped(path)
     if array.dtype != np.uint8 or not array.size:
         raise ValueError(f"{path} holds {array.size} values of {array.dtype}: it should hold bytes.")
-    published.check_digest(str(path), np.memmap(path, np.uint8, "r").data, md5)
+    check_digest(str(path), np.memmap(path, np.uint8, "r").data, md5)
     return array
 
 
-def _dataset(name: str, parts: Sequence[str], classes: tuple[str, ...], read: Callable[[str], Part]) -> DataSet:
-    if isinstance(parts, str) or not parts or any(part not in PARTS for part in parts):
-        raise ValueError(f"parts={shown(parts)} must be some of {PARTS}, such as parts=('test',).")
-    with _remedy(name):
-        found = {part: read(part) for part in PARTS if part in parts}
+def _parts(request: Request, read: Callable[[str], Part]) -> tuple[Part, Part]:
+    """The parts that are wanted; the other one is empty."""
+    with fetch_hint(request.entry.name):
+        found = {part: read(part) for part in request.parts}
     x, y = next(iter(found.values()))
     nothing = Part(x[:0], y[:0])
-    return DataSet(name, found.get("train", nothing), found.get("test", nothing), classes)
+    return found.get("train", nothing), found.get("test", nothing)
 
 
-def _idx_set(name: str, folder: Folder, parts: Sequence[str], classes: tuple[str, ...]) -> DataSet:
-    root = published.home(folder) / name
-
-    def read(part: str) -> Part:
-        prefix = "train" if part == "train" else "t10k"
-        x, y = _idx(root, f"{prefix}-images-idx3-ubyte", name), _idx(root, f"{prefix}-labels-idx1-ubyte", name)
-        if x.ndim != 3 or y.shape != x.shape[:1]:
-            raise ValueError(f"{root}: the {part} images have shape {x.shape}, their labels {y.shape}.")
-        return Part(x[..., None], formats.labels(y, f"{root / prefix}-labels-idx1-ubyte"))
-
-    return _dataset(name, parts, classes, read)
-
-
-def _idx(root: Path, file: str, name: str) -> np.ndarray:
-    """The array of an idx file, gzipped or not."""
+def _idx(root: Path, file: str, digests: Mapping[str, str]) -> np.ndarray:
+    """The array in an idx file, gzipped or not."""
     path = root / f"{file}.gz"
     if not path.exists():
         path = root / file
@@ -117,19 +101,20 @@ def _idx(root: Path, file: str, name: str) -> np.ndarray:
         raise FileNotFoundError(f"{root / file}.gz is missing{other}.")
     blob = formats.contents(path)
     array = formats.parse_idx(blob, str(path))
-    published.check_digest(str(path), blob, published.DIGESTS[name][file])
+    check_digest(str(path), blob, digests[file])
     return array
 
 
-def _cifar_part(root: Path, part: str) -> Part:
-    """Images and labels from the first of the published forms that is there."""
+def _cifar_part(request: Request, part: str) -> Part:
+    """Images and labels from the first of the published versions that is on disk."""
+    root = request.folder
     batches = [f"data_batch_{i}" for i in range(1, 6)] if part == "train" else ["test_batch"]
-    forms = (
+    versions = (
         ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin", formats.parse_cifar_binary),
         ("cifar-10-batches-py", "cifar-10-python.tar.gz", "", formats.parse_cifar_pickle),
     )
     lacking = []
-    for folder, archive, suffix, parse in forms:
+    for folder, archive, suffix, parse in versions:
         names = [f"{folder}/{batch}{suffix}" for batch in batches]
         missing = [name for name in names if not (root / name).exists()]
         if not missing:
@@ -142,19 +127,8 @@ def _cifar_part(root: Path, part: str) -> Part:
             lacking.append(missing)
             continue
         for name, (where, blob) in zip(names, blobs.items(), strict=True):
-            published.check_digest(where, blob, published.DIGESTS["cifar10"][name])  # before it is parsed
+            check_digest(where, blob, request.entry.digests[name])  # before it is parsed
         x, y = zip(*(parse(blob, where) for where, blob in blobs.items()), strict=True)
         return Part(np.concatenate(x), np.concatenate(y))
     nearest = root / min(lacking, key=len)[0]
     raise FileNotFoundError(f"{nearest} is missing, and {root} holds no archive of CIFAR-10.")
-
-
-@contextmanager
-def _remedy(name: str) -> Iterator[None]:
-    """Say after what is wrong with a file what to do about it."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ValueError(f"{error} Run: sdebnn data get {name}") from None
-    except ValueError as error:
-        raise ValueError(f"{error} Delete it and run: sdebnn data get {name}") from None

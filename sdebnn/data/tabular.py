@@ -1,4 +1,4 @@
-"""Tables of numbers: a user's own .csv or .npy files, and the UCI sets in the form with fixed splits.
+"""Readers of tables of numbers: a user's own .csv or .npy files, and the UCI regressions with fixed splits.
 
 Inputs are float32 "example feature", targets float32 "example 1"; nothing is rescaled.
 """
@@ -13,30 +13,31 @@ from typing import TextIO
 
 import numpy as np
 
-from sdebnn.checks import check_choice, check_count, shown
-from sdebnn.data import published
+from sdebnn.checks import check_choice, shown
 from sdebnn.data.dataset import DataSet, Part, held_out
+from sdebnn.data.entry import Request
 from sdebnn.data.formats import mapped
 from sdebnn.files import check_regular
 
-Folder = str | os.PathLike[str] | None
-Lines = Iterator[tuple[int, list[str]]]  # the number of a line, and its cells
-LARGEST = float(np.finfo(np.float32).max)
-NOT_IN_A_NUMBER = re.compile(r"[^0-9eE.+\- \t]")  # float() also reads 1_000, other digits and nan
+Lines = Iterator[tuple[int, list[str]]]  # line numbers and the cells of each line
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+NOT_IN_A_NUMBER = re.compile(r"[^0-9eE.+\- \t]")  # float() also accepts 1_000, non-ASCII digits and nan
 
 
 def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0.1, seed: int = 0) -> DataSet:
-    """A table in a text file, its columns parted by commas, semicolons, tabs or spaces, with or without a header.
+    """A table in a text file with columns separated by commas, semicolons, tabs or spaces; the header is optional.
 
-    ``target`` is the number of the column to predict, or its name in the header; all others are inputs. Numbers are in
-    plain decimal notation, such as -1.5 or 2e3. A share of ``test`` rows is drawn by the seed.
+    ``target`` is the number of the column to predict, or its name in the header; all other columns are inputs. Numbers
+    are in plain decimal notation, such as -1.5 or 2e3. The share ``test`` of the rows is drawn with the seed.
     """
     path = Path(path)
     names, table = _table(path, _cells)
     columns = table.shape[1]
     if isinstance(target, str):
         if names is None or names.count(target) != 1:
-            raise ValueError(f"target={shown(target)} names no one column of {path}, whose header is {shown(names)}.")
+            raise ValueError(
+                f"target={shown(target)} must name exactly one column of {path}, whose header is {shown(names)}."
+            )
         column = names.index(target)
     elif isinstance(target, int) and not isinstance(target, bool) and -columns <= target < columns:
         column = target % columns
@@ -46,36 +47,39 @@ def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0
         raise ValueError(f"{path} has one column: a table needs the target and at least one input.")
     table = table.astype(np.float32)
     whole = Part(np.delete(table, column, axis=1), table[:, [column]])
-    train, judged = held_out(whole, test, seed=seed, name="test")
-    return DataSet(path.stem, train, judged, None)
+    train_part, test_part = held_out(whole, test, seed=seed, name="test")
+    return DataSet(path.stem, train_part, test_part, None)
 
 
-def uci(name: str, split: int, folder: Folder = None) -> DataSet:
-    """A UCI regression in one of its fixed splits, from ``folder``/uci/<name>/: data.txt, index_*.txt."""
-    root = published.home(folder) / "uci"
-    there = sorted(path.parent.name for path in root.glob("*/data.txt"))
-    if not there:
-        raise ValueError(f"{root} holds no data set: put data.txt and index_*.txt of each in a folder of its name.")
-    check_choice("name", name, there)
-    check_count("split", split, least=0)
-    root = root / name
+def uci(request: Request) -> tuple[Part, Part]:
+    """A UCI regression in one of its fixed splits, from the files data.txt and index_*.txt in a folder of its name."""
+    name, split = (*request.options, *("", "0")[len(request.options) :])
+    if not (split.isascii() and split.isdigit()):
+        raise ValueError(f"split={shown(split)} must be a whole number, as in {request.entry.name}/concrete/0.")
+    found = sorted(path.parent.name for path in request.folder.glob("*/data.txt"))
+    if not found:
+        raise ValueError(
+            f"{request.folder} holds no data set: create a folder for each, with data.txt and index_*.txt in it."
+        )
+    check_choice("name", name, found)
+    root = request.folder / name
     splits = len(list(root.glob("index_train_*.txt")))
-    if split >= splits:
-        raise ValueError(f"split={split} is not there: {root} has {splits}, numbered from 0.")
+    if int(split) >= splits:
+        raise ValueError(f"split={split} does not exist: {root} has {splits}, numbered from 0.")
     _, table = _table(root / "data.txt", _words)
     rows, columns = table.shape
     features, target = (_index(root / f"index_{of}.txt", columns) for of in ("features", "target"))
-    train, test = (_index(root / f"index_{of}_{split}.txt", rows) for of in ("train", "test"))
+    train, test = (_index(root / f"index_{of}_{int(split)}.txt", rows) for of in ("train", "test"))
     if np.intersect1d(train, test).size or np.intersect1d(features, target).size:
-        raise ValueError(f"{root}: split {split} has rows or columns on both sides: fetch the data set anew.")
+        raise ValueError(f"{root}: split {split} has rows or columns on both sides: fetch the data set again.")
     x, y = (np.ascontiguousarray(table[:, at], np.float32) for at in (features, target))
-    return DataSet(name, Part(x[train], y[train]), Part(x[test], y[test]), None)
+    return Part(x[train], y[train]), Part(x[test], y[test])
 
 
 def arrays(folder: str | os.PathLike[str]) -> DataSet:
-    """Your own x_train.npy, y_train.npy, x_test.npy and y_test.npy, which may be larger than memory: they stay on disk.
+    """Your own x_train.npy, y_train.npy, x_test.npy and y_test.npy. They stay on disk, and may be larger than memory.
 
-    Whole numbers in a y of one axis are labels, from 0; any other y is numbers to predict, "example output".
+    If y has one axis, it holds the labels 0, 1, ...; targets of a regression have two axes, "example output".
     """
     root = Path(folder)
     try:
@@ -87,30 +91,34 @@ def arrays(folder: str | os.PathLike[str]) -> DataSet:
     for of in ("train", "test"):
         x, y = found[f"x_{of}"], found[f"y_{of}"]
         if len(x) != len(y):
-            raise ValueError(f"{root}: x_{of}.npy has {len(x)} examples and y_{of}.npy {len(y)}: they must agree.")
+            raise ValueError(f"{root}: x_{of}.npy has {len(x)} examples and y_{of}.npy has {len(y)}: they must agree.")
     train, test = found["y_train"], found["y_test"]
     if found["x_train"].shape[1:] != found["x_test"].shape[1:] or train.shape[1:] != test.shape[1:]:
-        raise ValueError(f"{root}: an example of the train part has another shape than one of the test part.")
+        raise ValueError(
+            f"{root}: examples of the training part and of the test part differ in shape: save them alike."
+        )
     if train.ndim > 1:
         return DataSet(root.name, Part(found["x_train"], train), Part(found["x_test"], test), None)
     low, high = min(train.min(), test.min()), max(train.max(), test.max())
     if train.dtype.kind not in "iu" or test.dtype.kind not in "iu" or low < 0 or high > 2**20:
-        raise ValueError(f"{root}: y of one axis are labels 0, 1, ...; numbers to predict are saved as y[:, None].")
+        raise ValueError(
+            f"{root}: a y with one axis must hold the labels 0, 1, ...; save the targets of a regression as y[:, None]."
+        )
     train, test = train.astype(np.int32), test.astype(np.int32)
     classes = tuple(map(str, range(int(high) + 1)))
     return DataSet(root.name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
 
 
 def _check_saved(path: Path, value: np.ndarray, least_ndim: int) -> None:
-    """Refuse an array that cannot be one half of a part."""
+    """Refuse an array that cannot be the inputs or the targets of a part."""
     if value.dtype.kind not in "buif" or not value.dtype.isnative:
         raise ValueError(f"{path} holds {value.dtype}: save real numbers in this machine's byte order.")
     if value.ndim < least_ndim or value.size == 0:
-        raise ValueError(f"{path} has shape {value.shape}: it needs examples, and {least_ndim} axes or more.")
+        raise ValueError(f"{path} has shape {value.shape}: save at least one example, and at least {least_ndim} axes.")
 
 
 def _cells(stream: TextIO) -> Lines:
-    """The cells of each line that has any, parted by the first separator that the first line knows."""
+    """The cells of each line that is not empty; the first line determines the separator."""
     first = next((line for line in stream if line.strip()), "")
     stream.seek(0)
     separator = next((mark for mark in ",;\t" if mark in first), None)
@@ -122,7 +130,7 @@ def _cells(stream: TextIO) -> Lines:
         for cells in reader:
             if any(map(str.strip, cells)):
                 yield line, cells
-            line = reader.line_num + 1  # where the next cells begin: quoted ones may go over several lines
+            line = reader.line_num + 1  # a quoted cell may span several lines
     except comma.Error as error:
         words = str(error)
         if "field limit" in words:
@@ -132,8 +140,9 @@ def _cells(stream: TextIO) -> Lines:
 
 
 def _words(stream: TextIO) -> Lines:
+    """The cells of each line that is not empty, separated by spaces and tabs."""
     for number, line in enumerate(stream, 1):
-        # A space beyond ASCII may be part of a number, as in 1\u202f000.
+        # A space that is not ASCII may be part of a number, as in 1\u202f000.
         if words := line.split() if line.isascii() else re.split("[ \t]+", line.strip(" \t\r\n")):
             yield number, words
 
@@ -143,7 +152,7 @@ class _LineError(Exception):
 
 
 def _table(path: Path, cells_of: Callable[[TextIO], Lines]) -> tuple[list[str] | None, np.ndarray]:
-    """The header, if there is one, and the numbers of a text file."""
+    """The header of a text file, or None, and its numbers."""
     try:
         check_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -151,28 +160,27 @@ def _table(path: Path, cells_of: Callable[[TextIO], Lines]) -> tuple[list[str] |
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
-        raise ValueError(
-            f"{path} is not a table in text (UTF-8): {_first_foreign_byte(path)}; save it as UTF-8."
-        ) from None
+        raise ValueError(f"{path} is not UTF-8 text: {_first_foreign_byte(path)}; save it as UTF-8.") from None
     except _LineError as error:
         raise ValueError(f"{path} {error}.") from None
 
 
 def _first_foreign_byte(path: Path) -> str:
-    """Where a file stops being UTF-8: the decoder counts from the start of its last chunk, not of the file."""
+    """The place of the first byte that is not UTF-8. The decoder's own position is relative to its last chunk."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                return "it begins like UTF-16"
+                return "it starts like UTF-16"
             try:
                 line.decode()
             except UnicodeDecodeError as error:
                 return f"line {number}, byte {error.start + 1} is 0x{line[error.start]:02x}"
-    return "its end is missing"
+    return "it is incomplete"
 
 
 def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
-    names, width, values = None, 0, array("d")  # 8 bytes a number, where a list takes 32
+    """The header, or None, and the numbers in the cells of some lines."""
+    names, width, values = None, 0, array("d")  # 8 bytes per number instead of the 32 of a list
     for line, cells in lines:
         if not width:
             width = len(cells)
@@ -180,7 +188,7 @@ def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
                 names = [cell.strip() for cell in cells]
                 continue
         if len(cells) != width:
-            raise ValueError(f"{path} line {line} has {len(cells)} values, the first line has {width}.")
+            raise ValueError(f"{path} line {line} has {len(cells)} values, and the first line has {width}.")
         row = _row(cells)
         if row is None:
             column = next(i for i, cell in enumerate(cells) if _row([cell]) is None)
@@ -191,39 +199,39 @@ def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
             )
         values.extend(row)
     if not values:
-        raise ValueError(f"{path} holds no rows of numbers.")
+        raise ValueError(f"{path} has no rows of numbers.")
     return names, np.array(values).reshape(-1, width)
 
 
 def _row(cells: list[str]) -> list[float] | None:
-    """The numbers of a row, or None if a cell is not a plain decimal number that float32 can hold."""
+    """The numbers of a row, or None if a cell is not a decimal number in the range of float32."""
     if NOT_IN_A_NUMBER.search("".join(cells)):
         return None
     try:
         row = list(map(float, cells))
     except ValueError:
         return None
-    return row if max(row) <= LARGEST and min(row) >= -LARGEST else None
+    return row if max(row) <= FLOAT32_MAX and min(row) >= -FLOAT32_MAX else None
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether the first line holds names. A line with numbers that we do not read, such as 1_000, is a bad row."""
+    """Whether the first line is a header. A line with malformed numbers, such as 1_000, is a row with an error."""
 
-    def is_read(cell: str) -> bool:
+    def is_number(cell: str) -> bool:
         try:
             float(cell)
         except ValueError:
             return False
         return True
 
-    read = [cell for cell in cells if is_read(cell)]
-    return len(read) < len(cells) and not any(any(map(str.isdigit, cell)) for cell in read)
+    numbers = [cell for cell in cells if is_number(cell)]
+    return len(numbers) < len(cells) and not any(any(map(str.isdigit, cell)) for cell in numbers)
 
 
 def _index(path: Path, size: int) -> np.ndarray:
-    """The row or column numbers of an index file: whole, each once, below ``size``."""
+    """The row or column numbers in an index file: distinct whole numbers below ``size``."""
     _, table = _table(path, _words)
     index = table.astype(np.int64).ravel()
     if (index != table.ravel()).any() or index.min() < 0 or index.max() >= size or np.unique(index).size != index.size:
-        raise ValueError(f"{path} must hold whole numbers from 0 to {size - 1}, each once: fetch the data set anew.")
+        raise ValueError(f"{path} must hold whole numbers from 0 to {size - 1}, each once: fetch the data set again.")
     return index

@@ -1,15 +1,18 @@
-"""Small problems whose truth is known: regressions y = f(x) + noise on a line, and classes in the plane.
+"""Generated problems with a known truth: regressions y = f(x) + noise on a line, and classes in the plane.
 
-Each is drawn by a key: the same key is the same data. ``<name>_mean`` is the truth behind ``<name>``.
+A key determines the data. ``<name>_mean`` is the true mean of the regression ``<name>``.
 """
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sdebnn.checks import check_count, check_key, check_positive
+from sdebnn.data.dataset import Part
+from sdebnn.data.entry import Reader, Request
 
 Regression = tuple[Float[Array, "example 1"], Float[Array, "example 1"]]
 Classification = tuple[Float[Array, "example 2"], Int[Array, " example"]]
@@ -19,67 +22,76 @@ WAVE_NOISE = 0.1
 
 
 def wave_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``wave``: a damped sine on a slope. It is not monotonic."""
+    """The mean of ``wave``: a damped sine plus a linear trend, which is not monotonic."""
     return jnp.sin(2.5 * x) * jnp.exp(-0.1 * x**2) + 0.3 * x
 
 
 def wave(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs uniform on [-2, 2]; targets with normal noise of standard deviation 0.1."""
+    """Inputs are uniform on [-2, 2]; the noise is normal with standard deviation 0.1."""
     return _regression(examples, WAVE_RANGE, wave_mean, lambda x: WAVE_NOISE, key)
 
 
 def ripple_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``ripple``: a sine on a slope. It is not monotonic."""
+    """The mean of ``ripple``: a sine plus a linear trend, which is not monotonic."""
     return jnp.sin(1.5 * x) + 0.2 * x
 
 
 def ripple(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs uniform on [-5, 5], noise 0.2: all that the paper says of its toy set is this range, and not monotonic."""
+    """Inputs are uniform on [-5, 5]; the noise has standard deviation 0.2.
+
+    The paper describes its toy data only as a non-monotonic function on this range.
+    """
     return _regression(examples, (-5.0, 5.0), ripple_mean, lambda x: 0.2, key)
 
 
 def cubic_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``cubic``: x³."""
+    """The mean of ``cubic``: x³."""
     return x**3
 
 
 def cubic(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs uniform on [-4, 4], noise 3: the toy of Hernández-Lobato & Adams (2015), there with 20 examples."""
+    """Inputs are uniform on [-4, 4]; the noise has standard deviation 3.
+
+    The toy data of Hernández-Lobato & Adams (2015), who use 20 examples.
+    """
     return _regression(examples, (-4.0, 4.0), cubic_mean, lambda x: 3.0, key)
 
 
 def step_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``step``: 0 below zero, 1 from there on."""
+    """The mean of ``step``: 0 for negative inputs, 1 otherwise."""
     return jnp.where(x < 0, 0.0, 1.0)
 
 
 def step(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs uniform on [-1, 1], noise 0.1."""
+    """Inputs are uniform on [-1, 1]; the noise has standard deviation 0.1."""
     return _regression(examples, (-1.0, 1.0), step_mean, lambda x: 0.1, key)
 
 
 def uneven_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``uneven``: a sine."""
+    """The mean of ``uneven``: a sine."""
     return jnp.sin(2 * x)
 
 
 def uneven_std(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The noise of ``uneven``: from 0.05 at the left end to 0.5 at the right one."""
+    """The standard deviation of the noise of ``uneven``: 0.05 at x = -3, growing linearly to 0.5 at x = 3."""
     return 0.05 + 0.45 * (x + 3) / 6
 
 
 def uneven(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs uniform on [-3, 3], noise that grows from left to right: for likelihoods that learn their scale."""
+    """Inputs are uniform on [-3, 3]; the noise grows with x, for likelihoods that learn their scale."""
     return _regression(examples, (-3.0, 3.0), uneven_mean, uneven_std, key)
 
 
 def gap_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The truth behind ``gap``: cos(4x + 0.8)."""
+    """The mean of ``gap``: cos(4x + 0.8)."""
     return jnp.cos(4 * x + 0.8)
 
 
 def gap(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs in [-1, -0.7] and in [0.5, 1], half each, noise 0.1: Foong et al. (2019). Between, no one knows."""
+    """Half of the inputs are in [-1, -0.7], half in [0.5, 1]; the noise has standard deviation 0.1.
+
+    From Foong et al. (2019): a good posterior is uncertain between the two intervals.
+    """
     check_count("examples", examples)
     check_key(key)
     input_key, noise_key = jax.random.split(key)
@@ -90,7 +102,7 @@ def gap(examples: int, *, key: PRNGKeyArray) -> Regression:
 
 
 def moons(examples: int, *, noise: float = 0.1, key: PRNGKeyArray) -> Classification:
-    """Two half circles of radius 1, one in the mouth of the other, blurred by normal noise; half of each class."""
+    """Two interleaving half circles of radius 1 with normal noise; half of the examples in each class."""
     label, u, blur = _plane(examples, 2, noise, key)
     angle = jnp.pi * u
     upper = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
@@ -98,11 +110,23 @@ def moons(examples: int, *, noise: float = 0.1, key: PRNGKeyArray) -> Classifica
 
 
 def spirals(examples: int, *, arms: int = 2, noise: float = 0.05, key: PRNGKeyArray) -> Classification:
-    """Arms that each wind once about the origin, from radius 0.1 to 1, blurred by normal noise; as many of each."""
+    """Spiral arms that wind once around the origin, from radius 0.1 to 1, with normal noise; one class for each arm."""
     check_count("arms", arms, least=2)
     label, u, blur = _plane(examples, arms, noise, key)
     angle, radius = 2 * jnp.pi * (u + label / arms), 0.1 + 0.9 * u
     return radius[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1) + blur, label
+
+
+def sample(problem: Callable[..., Regression | Classification], train: int = 400, test: int = 1000) -> Reader:
+    """A reader of the catalogue: so many training and test examples of a problem, drawn with the seed."""
+
+    def read(request: Request) -> tuple[Part, Part]:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(request.seed), 3))
+        sizes = (train, test)
+        first, second = (Part(*map(np.asarray, problem(n, key=key))) for n, key in zip(sizes, keys, strict=True))
+        return first, second
+
+    return read
 
 
 def _regression(
@@ -112,7 +136,7 @@ def _regression(
     std: Callable[[Array], Array | float],
     key: PRNGKeyArray,
 ) -> Regression:
-    """Inputs uniform on an interval, targets normal about a mean."""
+    """Inputs uniform on an interval, and targets with normal noise."""
     check_count("examples", examples)
     check_key(key)
     input_key, noise_key = jax.random.split(key)
@@ -123,7 +147,7 @@ def _regression(
 def _plane(
     examples: int, classes: int, noise: float, key: PRNGKeyArray
 ) -> tuple[Int[Array, " example"], Float[Array, " example"], Float[Array, "example 2"]]:
-    """Labels in turn, a place along each class's curve, and the blur about it."""
+    """Labels that alternate between the classes, positions along the curve of each class, and the noise."""
     check_count("examples", examples)
     check_positive("noise", noise, or_zero=True)
     check_key(key)

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: drop them in where its own ones stand."""
+"""Estimators that can be used wherever scikit-learn's own can."""
 
 from sdebnn.estimators.classifier import SDEBNNClassifier as SDEBNNClassifier
 from sdebnn.estimators.regressor import Interval as Interval

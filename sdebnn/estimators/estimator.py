@@ -1,16 +1,16 @@
-"""What the regressor and the classifier share: a table in, a fitted ensemble out, and its draws on other rows.
+"""The base class of the regressor and the classifier: from a table to a fitted ensemble, and its draws on other rows.
 
-Each member of the ensemble holds rows out, and stops where these are predicted best; how well that went says how wide
-the forecast must be. Whatever is random comes from one seed, drawn from ``random_state``, and so do the draws of
-predictions: a fitted estimator always says the same of a row, whichever rows are beside it.
+Each member of the ensemble holds rows out and stops training where it predicts them best. Afterwards, the held-out rows
+calibrate the forecast. All randomness, that of predictions included, comes from one seed drawn from ``random_state``. A
+fitted estimator therefore always predicts the same for a row, whatever the other rows are.
 """
 
 import functools
 import math
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -18,69 +18,84 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
-from scipy import optimize
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]
+    check_is_fitted,
+    validate_data,
+)
 
-from sdebnn.checks import check_count, check_positive, check_process, warn_if_unlike
+from sdebnn.baselines import Ensemble
+from sdebnn.calibration import HeldOut, calibrated
+from sdebnn.checks import check_count, check_positive, check_process
+from sdebnn.contract import AbstractModel
+from sdebnn.data import Standardiser
+from sdebnn.data.standardise import MAX_STANDARDISED, magnitude
 from sdebnn.estimators.conformal import check_level
-from sdebnn.estimators.net import Net
-from sdebnn.estimators.table import FARTHEST, Encoding, Rows, Scaling, power_of_two
-from sdebnn.likelihoods import Likelihood, Weighted
-from sdebnn.models import SDEBNN
+from sdebnn.estimators.net import NetSizes
+from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
+from sdebnn.likelihoods import AbstractLikelihood, Weighted
 from sdebnn.predict import predict
 from sdebnn.records import named, put_back
-from sdebnn.train import Fit, fit
+from sdebnn.train import Batches, Fit, Objective, Optimizer, Validation, fit
 
-CHECKS = 50  # of the rows held out, in ``max_iter`` steps
-FEW = 3  # rows, of which none can be spared
-DRAWS_HELD_OUT = 20  # of each member, by which its rows held out are predicted
-MOST_CALIBRATED = 2048  # of these rows: more would not change one number
-LARGEST_NUMBER = 1e300  # of a table: predictions may be a million times as large
-LARGEST = math.log(4)  # factor of a calibration
-BELIEF = 0.2  # standard deviation of its logarithm, before any rows: a few rows held out do not outweigh it
-LEAST_ROWS, LEAST_HELD_OUT, ROWS_AT_ONCE = 256, 64, 2048
-NUMBERS_AT_ONCE = 2**22  # of all draws and outputs, by which rows are fewer
+VALIDATIONS = 50  # in ``max_iter`` steps
+MIN_ROWS_TO_SPLIT = 3  # smaller tables hold no rows out
+CALIBRATION_DRAWS = 20  # of each member
+MAX_CALIBRATION_ROWS = 2048  # of each fold: more would hardly change one number
+MAX_TEMPERATURE = 4.0
+LOG_TEMPERATURE_STD = 0.2  # of its prior, which a few held-out rows do not outweigh
+MAX_ENTRY = 1e300  # of a table: predictions may be a million times as large, and must not overflow
+PADDED_ROWS, PADDED_HELD_OUT = 256, 64  # smaller tables are padded to so many rows
+ROWS_AT_ONCE = 2048
+DRAWS_AT_ONCE = 20  # divides the draws of a calibration and the default of a prediction
+OUTPUTS_AT_ONCE = 2**22  # numbers, over all rows and draws that are predicted together
 
 
-class Task(NamedTuple):
-    """What is to be learned: rows, the outputs of the net for each, and what these say of the targets."""
+E = TypeVar("E", bound="Estimator")
 
-    rows: Rows
+
+class LearningTask(NamedTuple):
+    """A table, and the number of outputs that a net needs for each row."""
+
+    table: Table
     outputs: int
-    likelihood: Likelihood
-    scaled: bool  # whether the targets are to be standardised
+    standardise_targets: bool
 
 
-def checked_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray:
-    """How often each row counts, as scikit-learn takes it; some row must."""
+def checked_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray:
+    """The weight of each row, of which at least one must be well above zero."""
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if not 1e-30 < weight.max() < 1e30:
         raise ValueError(
-            f"sample_weight is {weight.max():.3g} at most: pass weights of which some are not near zero or infinite."
+            f"the largest sample_weight is {weight.max():.3g}: pass weights of which some are neither nearly zero nor "
+            "nearly infinite."
         )
     return weight
 
 
-def check_size(name: str, columns: np.ndarray) -> None:
-    """Refuse numbers so large that predictions of their size would overflow."""
+def check_magnitude(name: str, columns: np.ndarray) -> None:
+    """Refuse numbers so large that predictions of their size could overflow."""
     largest = columns.ravel()[np.abs(columns).argmax()]
-    if abs(largest) > LARGEST_NUMBER:
+    if abs(largest) > MAX_ENTRY:
         raise ValueError(
-            f"{name} holds {largest:.3g}, and what is computed from numbers beyond {LARGEST_NUMBER:g} may overflow: "
-            "divide its columns by a constant."
+            f"{name} holds {largest:.3g}, and results computed from numbers beyond {MAX_ENTRY:g} may overflow: divide "
+            "its columns by a constant."
         )
 
 
-def _batch_of(rows: int) -> int:
-    """Rows of a step: a sixteenth of them, rounded down to a power of two, from 128 to 512."""
+def _default_batch_size(rows: int) -> int:
+    """A sixteenth of the rows, rounded down to a power of two, from 128 to 512."""
     return 1 << int(math.log2(min(512, max(128, rows / 16))))
 
 
-@functools.cache  # one object for the same numbers, so that a second fit finds the first one's program
-def _gently(rate: float) -> Callable[[int], optax.GradientTransformation]:
-    """Adam for weights that have learned something: its first steps, which are all of one size, are small ones."""
+@functools.cache  # the same object for the same rate, so that a second fit reuses the program of the first
+def _warmed_up_adam(rate: float) -> Callable[[int], optax.GradientTransformation]:
+    """Adam for weights that are trained already: a quarter of the rate, after a warm-up.
+
+    Without it, the first steps of Adam, which all have the size of the rate, would undo the earlier training.
+    """
 
     def adam(steps: int) -> optax.GradientTransformation:
         warm_up = max(1, steps // 5)
@@ -89,20 +104,10 @@ def _gently(rate: float) -> Callable[[int], optax.GradientTransformation]:
     return functools.cache(adam)
 
 
-def most_likely(loss: Callable[[float], float]) -> float:
-    """The factor, from a quarter to four, that makes a loss in nats least, beside what is believed of it: about 1."""
-
-    def total(log: float) -> float:
-        return loss(math.exp(log)) + 0.5 * (log / BELIEF) ** 2
-
-    found: Any = optimize.minimize_scalar(total, bounds=(-LARGEST, LARGEST), method="bounded")
-    return math.exp(found.x)
-
-
 class Estimator(BaseEstimator):
-    """A table in, a fitted ensemble out. Subclasses say what targets are, and what the draws say of them.
+    """Fits an ensemble to a table. Subclasses define the targets, the likelihood and the predictions.
 
-    They name every parameter again: scikit-learn reads them off each class's own signature.
+    They repeat every parameter, since scikit-learn reads the parameters from the signature of each class.
     """
 
     def __init__(
@@ -133,35 +138,36 @@ class Estimator(BaseEstimator):
         self.conformal, self.calibration_fraction = conformal, calibration_fraction
         self.warm_start, self.random_state, self.verbose = warm_start, random_state, verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train on a table, and on what is to be predicted for every row; a weight is how often a row counts."""
+    def fit(self: E, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> E:
+        """Train on the rows of X and their targets y. The weight of a row is the number of times it counts."""
         check_process()
         self._check_parameters()
         before = dict(vars(self))
         try:
             task = self._task(X, y, sample_weight)
-            seed = self.seed_ if self._goes_on() else int(check_random_state(self.random_state).randint(2**31 - 1))
-            rows, held_out = self._calibration(task.rows, seed)
+            seed = self.seed_ if self._continues() else int(check_random_state(self.random_state).randint(2**31 - 1))
+            table, held_out = self._conformal_split(task.table, seed)
             self.scores_, self.draws_ = None, self.draws
-            self._fit(task._replace(rows=rows.distinct()), seed)
+            self._fit(task._replace(table=table.distinct()), seed)
             self.scores_ = None if held_out is None else self._scores(held_out)
-        except BaseException:  # a fit is done, or all is as it was before
+        except BaseException:  # a failed fit changes nothing
             vars(self).clear()
             vars(self).update(before)
             raise
         return self
 
     @abstractmethod
-    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
-        """What is to be learned, once it is known to be in order."""
+    def _task(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> LearningTask:
+        """The arguments of ``fit``, checked."""
+
+    @property
+    @abstractmethod
+    def _likelihood(self) -> AbstractLikelihood:
+        """The likelihood of the standardised targets."""
 
     @abstractmethod
-    def _scores(self, rows: Rows) -> np.ndarray:
-        """How far off the forecast of each row is, ascending in the last axis."""
-
-    @abstractmethod
-    def _calibrated(self, held_out: list[tuple[np.ndarray, Rows]]) -> float:
-        """What makes the members' forecasts of the rows they held out most likely: 1 changes nothing."""
+    def _scores(self, table: Table) -> np.ndarray:
+        """The conformal scores of some rows, ascending along the last axis."""
 
     def _check_parameters(self) -> None:
         for name in ("members", "width", "steps", "max_iter", "n_iter_no_change", "draws"):
@@ -173,156 +179,196 @@ class Estimator(BaseEstimator):
         check_positive("kl_weight", self.kl_weight, or_zero=True)
         for name in ("validation_fraction", "calibration_fraction"):
             check_level(name, getattr(self, name))
-        if self.conformal and self._goes_on():
+        if self.conformal and self._continues():
             raise ValueError(
-                "warm_start=True goes on with what has seen all rows, and conformal=True needs rows that it has not: "
-                "set one of them to False."
+                "warm_start=True continues from a fit that has seen all rows, and conformal=True needs rows that it "
+                "has not seen: set one of them to False."
             )
 
-    def _goes_on(self) -> bool:
+    def _validated(self, X: ArrayLike, y: ArrayLike, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The arguments of ``fit`` as arrays, checked by scikit-learn."""
+        reset = not self._continues()
+        return validate_data(self, X, y, dtype=np.float64, reset=reset, **options)  # pyright: ignore[reportArgumentType, reportReturnType]
+
+    def _continues(self) -> bool:
         """Whether a fit starts from the last one."""
         return bool(self.warm_start) and self.__sklearn_is_fitted__()
 
-    def _calibration(self, rows: Rows, seed: int) -> tuple[Rows, Rows | None]:
-        """The rows to train on, and those that a conformal forecast is calibrated on."""
+    def _conformal_split(self, table: Table, seed: int) -> tuple[Table, Table | None]:
+        """The rows to train on, and those from which conformal scores are computed."""
         if not self.conformal:
-            return rows, None
-        rows = rows.at(rows.weight > 0)
-        if len(rows.x) < 2:
-            raise ValueError("conformal=True holds rows out, and there is one sample: pass more rows.")
-        return rows.parted(self.calibration_fraction, seed)
+            return table, None
+        table = table.at(table.weight > 0)
+        if len(table.x) < 2:
+            raise ValueError("conformal=True holds rows out, and there is only one sample: pass more rows.")
+        return table.split(self.calibration_fraction, seed)
 
-    def _fit(self, task: Task, seed: int) -> None:
-        """Train the members, each on the rows that it does not hold out."""
-        rows = task.rows
-        net = Net(-(-rows.x.shape[1] // 8) * 8, task.outputs, self.width, self.steps, float(self.sigma))
-        if self._goes_on():
-            if (net, self.members) != (self.net_, len(self.members_)):
-                raise ValueError(
-                    f"warm_start=True goes on with {len(self.members_)} of {self.net_}, and this fit asks for "
-                    f"{self.members} of {net}: keep the columns and the sizes, or set warm_start=False."
-                )
-            far = np.abs(self.y_scaling_.to(rows.y)).max()
-            if far > FARTHEST:
-                raise ValueError(
-                    f"warm_start=True: a target is {far:.3g} spreads from those of the first fit: set warm_start=False."
-                )
-            members = self.members_
+    def _fit(self, task: LearningTask, seed: int) -> None:
+        """Train the members, each on the rows that it does not hold out, and calibrate the ensemble."""
+        table = task.table
+        net = NetSizes(-(-table.x.shape[1] // 8) * 8, task.outputs, self.width, self.steps, float(self.sigma))
+        if self._continues():
+            members = self._known_members(net, table)
         else:
-            self.net_, self.encoding_, self.seed_ = net, Encoding.of(rows.x, rows.weight, net.bins), seed
-            self.y_scaling_ = Scaling(np.zeros(rows.y.shape[1]), np.ones(rows.y.shape[1]))
-            if task.scaled:
-                # A constant is predicted as that constant, give or take a millionth; but one row says little.
-                self.y_scaling_ = Scaling.of(rows.y, rows.weight, constant=1.0 if len(rows.y) == 1 else 1e-6)
-            members = tuple(net.model(jax.random.key(seed + i)) for i in range(self.members))
-        # Two members or more hold out the same rows: what they say of these together is what an ensemble would.
+            self.net_, self.encoding_, self.seed_ = net, Encoding.of(table.x, table.weight, net.bins), seed
+            self.y_scaling_ = Standardiser.identity(table.y.shape[1])
+            if task.standardise_targets:
+                # A constant is predicted to a relative 1e-6, but a single row does not show that it is a constant.
+                constant = (1.0 if len(table.y) == 1 else 1e-6) * magnitude(table.y)
+                self.y_scaling_ = Standardiser.of(table.y, table.weight, constant=constant)
+            members = [net.model(jax.random.key(seed + i)) for i in range(self.members)]
+        # At least two members hold out the same rows, whose forecast is then an average, as that of the ensemble is.
         folds = max(1, self.members // 2)
-        parts = [self._parts(rows, fold) for fold in range(folds)]
-        fits = [self._fit_member(members[i], task.likelihood, *parts[i % folds], i) for i in range(self.members)]
-        self.members_ = tuple(each.model for each in fits)
+        parts = [self._validation_split(table, fold) for fold in range(folds)]
+        fits = [self._fit_member(members[i], *parts[i % folds], i) for i in range(self.members)]
+        self.ensemble_ = Ensemble([each.model for each in fits])
         steps = [int(np.isfinite(each.history["elbo"]).sum()) for each in fits]
         self.n_iter_ = max(steps)
         self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / parts[0][0].weight.sum()
-        held_out = [(fold, part[1].at(slice(MOST_CALIBRATED))) for fold, part in enumerate(parts) if part[1]]
-        key = jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
-        said = [
-            (self._said_by(range(fold, self.members, folds), part.x, DRAWS_HELD_OUT, key, LEAST_ROWS), part)
-            for fold, part in held_out
-        ]
-        self.calibration_ = self._calibrated(said)
+        self.temperature_ = self._best_temperature([part for _, part in parts])
 
-    def _parts(self, rows: Rows, number: int) -> tuple[Rows, Rows | None]:
+    def _known_members(self, net: NetSizes, table: Table) -> list[AbstractModel]:
+        """The members of the last fit, if they suit the table of this one."""
+        if (net, self.members) != (self.net_, self.ensemble_.size):
+            raise ValueError(
+                f"warm_start=True continues with {self.ensemble_.size} of {self.net_}, and this fit asks for "
+                f"{self.members} of {net}: keep the columns and the sizes, or set warm_start=False."
+            )
+        far = np.abs(self.y_scaling_.to(table.y)).max()
+        if far > MAX_STANDARDISED:
+            raise ValueError(
+                f"warm_start=True: a target is {far:.3g} standard deviations from those of the first fit: set "
+                "warm_start=False."
+            )
+        return [self.ensemble_.member(i) for i in range(self.members)]
+
+    def _best_temperature(self, held_out: list[Table | None]) -> float:
+        """The temperature at which the rows that members held out are most likely; 1 if there are none."""
+        parts = []
+        for fold, table in enumerate(held_out):
+            if table is not None:
+                table = table.at(slice(MAX_CALIBRATION_ROWS))
+                members = [self.ensemble_.member(i) for i in range(fold, self.members, len(held_out))]
+                draws = CALIBRATION_DRAWS * len(members)
+                outputs = self._drawn(Ensemble(members), table.x, draws, self._prediction_key(), PADDED_ROWS)
+                y = self._likelihood.targets_from_columns(jnp.asarray(self.y_scaling_.to(table.y), float))
+                parts.append(HeldOut(outputs, y, table.weight))
+        if not parts:
+            return 1.0
+        found = calibrated(self._likelihood, parts, largest=MAX_TEMPERATURE, prior_std=LOG_TEMPERATURE_STD)
+        return found.temperature
+
+    def _validation_split(self, table: Table, fold: int) -> tuple[Table, Table | None]:
         """The rows that a member learns from, and those that it holds out, if it does."""
-        if not self.early_stopping or len(rows.x) < FEW:
-            return rows, None
-        return rows.parted(self.validation_fraction, self.seed_, number)
+        if not self.early_stopping or len(table.x) < MIN_ROWS_TO_SPLIT:
+            return table, None
+        return table.split(self.validation_fraction, self.seed_, fold)
 
-    def _fit_member(self, model: SDEBNN, likelihood: Likelihood, rows: Rows, held_out: Rows | None, number: int) -> Fit:
+    def _fit_member(self, model: AbstractModel, table: Table, held_out: Table | None, index: int) -> Fit:
         if self.verbose:
-            print(f"Member {number + 1} of {self.members}", file=sys.stderr)
-        x, y = self._arrays(rows.padded(LEAST_ROWS))
-        batch = min(self.batch_size or _batch_of(len(x)), len(x))
-        epochs = -(-self.max_iter // (len(x) // batch))
+            print(f"Member {index + 1} of {self.members}", file=sys.stderr)
+        x, y = self._arrays(table.padded(PADDED_ROWS))
+        batch = min(self.batch_size or _default_batch_size(len(x)), len(x))
+        epochs, rate = -(-self.max_iter // (len(x) // batch)), float(self.learning_rate)
+        rule = _warmed_up_adam(rate) if self._continues() else None
+        validation = None
+        if held_out is not None:
+            validation = Validation(
+                *self._arrays(held_out.padded(PADDED_HELD_OUT)),
+                every=max(1, epochs // VALIDATIONS),
+                patience=self.n_iter_no_change,
+            )
         return fit(
-            model, Weighted(likelihood), x, y,
-            key=jax.random.fold_in(jax.random.key(self.seed_), number), epochs=epochs, batch_size=batch, draws=1,
-            learning_rate=float(self.learning_rate), clip=100.0, ema=0.998, kl_weight=float(self.kl_weight),
-            optimizer=_gently(float(self.learning_rate)) if self._goes_on() else None,
-            validation=None if held_out is None else self._arrays(held_out.padded(LEAST_HELD_OUT)),
-            validate_every=max(1, epochs // CHECKS), patience=None if held_out is None else self.n_iter_no_change,
+            model,
+            Weighted(self._likelihood),
+            x,
+            y,
+            key=jax.random.fold_in(jax.random.key(self.seed_), index),
+            epochs=epochs,
+            objective=Objective(draws=1, kl_weight=float(self.kl_weight)),
+            batches=Batches(batch),
+            optimizer=Optimizer(rate, rule, clip=100.0, ema=0.998),
+            validation=validation,
             progress=bool(self.verbose),
-        )  # fmt: skip
+        )
 
-    def _arrays(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Encoded inputs; standardised targets, the weight appended."""
-        y = np.hstack([self.y_scaling_.to(rows.y), rows.weight[:, None]])
-        return self._encoded(rows.x, len(rows.x)), y.astype(jnp.result_type(float))
+    def _arrays(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Encoded inputs, and standardised targets with the weights as the last column."""
+        y = np.hstack([self.y_scaling_.to(table.y), table.weight[:, None]])
+        return self._encoded(table.x, len(table.x)), y.astype(jnp.result_type(float))
 
     def _encoded(self, x: np.ndarray, rows: int) -> np.ndarray:
-        """Encoded inputs as JAX computes with them, and rows of zeros up to so many; made a few rows at a time."""
+        """Encoded inputs in the type that JAX computes with, followed by rows of zeros."""
         encoded = np.zeros((rows, self.net_.features * (1 + self.net_.bins)), jnp.result_type(float))
         for first in range(0, len(x), ROWS_AT_ONCE):
             part = x[first : first + ROWS_AT_ONCE]
             encoded[first : first + len(part)] = self.encoding_.to(part, self.net_.features)
         return encoded
 
-    def _checked(self, X: Any) -> np.ndarray:
-        """Rows to predict, as they must be."""
+    def _checked(self, X: ArrayLike) -> np.ndarray:
+        """Rows to predict, checked."""
         check_process()
         check_is_fitted(self)
-        x = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
-        warn_if_unlike(
-            *self.encoding_.columns, x[:ROWS_AT_ONCE], column="column", table=True, stacklevel=3,
-            cause="Pass columns in the units and the order of those that it was fitted to.",
+        x = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))  # pyright: ignore[reportArgumentType]
+        self.encoding_.columns.warn_if_unlike(
+            x[:ROWS_AT_ONCE], column="column", table=True, stacklevel=3,
+            remedy="Pass columns in the units and the order of those that it was fitted to.",
         )  # fmt: skip
         return x
 
     def _outputs(
         self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None
     ) -> Iterator[np.ndarray]:
-        """What each draw says of the rows, "draw row output", the members in turn; some rows at a time.
+        """The calibrated outputs of each draw, "draw row output", for some rows at a time.
 
-        The draws are always the same ones, and as many of each member: more than asked for, if the members do not
-        divide that. If they are to be ``random``, they are exactly as many, and their members drawn by lot.
+        By default the draws are the same in every call, and their number is rounded up to a multiple of the members, so
+        that each member has the same weight. With ``random``, the draws differ, and their number is not rounded.
         """
-        if draws is None:  # conformal scores are those of so many draws
+        if draws is None:  # conformal scores were computed from ``draws_`` draws
             draws = self.draws if self.scores_ is None else self.draws_
         check_count("draws", draws)
         assert draws is not None
-        members, key = list(range(len(self.members_))), jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
-        if random is not None:
-            members, key = random.permutation(members).tolist(), jax.random.key(random.randint(2**31 - 1))
-        each = -(-draws // len(members))
-        at_once = min(ROWS_AT_ONCE, 1 << int(math.log2(max(1, NUMBERS_AT_ONCE / (draws * self.net_.outputs)))))
+        key = self._prediction_key() if random is None else jax.random.key(random.randint(2**31 - 1))
+        at_once = min(ROWS_AT_ONCE, 1 << int(math.log2(max(1, OUTPUTS_AT_ONCE / (draws * self.net_.outputs)))))
         for first in range(0, len(x), at_once):
-            said = self._said_by(members, x[first : first + at_once], each, key, min(LEAST_ROWS, at_once))
-            yield said if random is None else said[:draws]
+            part = x[first : first + at_once]
+            outputs = self._drawn(self.ensemble_, part, draws, key, min(PADDED_ROWS, at_once))
+            tempered = self._likelihood.tempered(jnp.asarray(outputs), self.temperature_)
+            yield np.asarray(tempered if random is None else tempered[:draws], np.float64)
 
-    def _said_by(self, members: Sequence[int], x: np.ndarray, draws: int, key: PRNGKeyArray, least: int) -> np.ndarray:
-        """What so many draws of each of some members say of the rows, the members in turn."""
-        # Always one of a few shapes: they are compiled once, and a row's numbers do not depend on its neighbours.
+    def _prediction_key(self) -> PRNGKeyArray:
+        return jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
+
+    def _drawn(self, ensemble: Ensemble, x: np.ndarray, draws: int, key: PRNGKeyArray, least: int) -> np.ndarray:
+        """The outputs of an ensemble for some rows, before calibration."""
+        # Padded to few different shapes, which are compiled once. A row's outputs do not depend on the other rows.
         inputs = self._encoded(x, power_of_two(len(x), least))
-        keys = [jax.random.fold_in(key, i) for i in members]
-        each = [
-            predict(self.members_[i], inputs, draws=draws, key=key, batch_size=len(inputs))[:, : len(x)]
-            for i, key in zip(members, keys, strict=True)
-        ]
-        return np.stack(each, axis=1).reshape(-1, *each[0].shape[1:]).astype(np.float64)
+        samples = predict(ensemble, inputs, draws=draws, key=key, batch_size=len(inputs), draws_at_once=DRAWS_AT_ONCE)
+        return np.asarray(samples)[:, : len(x)]
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "members_")
+        return "ensemble_" in vars(self)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
-        if "members_" in state:  # numbers of the host: what was fitted on a GPU is read anywhere
-            arrays = named(eqx.filter(self.members_, eqx.is_array))
-            state["members_"] = {where: np.asarray(array) for where, array in arrays.items()}
+        if "ensemble_" in state:  # NumPy arrays, so that a fit on a GPU can be read anywhere
+            arrays = named(eqx.filter(self.ensemble_, eqx.is_array))
+            state["ensemble_"] = {name: np.asarray(array) for name, array in arrays.items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "members_" in state:
-            member = eqx.filter_eval_shape(self.net_.model, jax.random.key(0))
-            size = 1 + max(int(where.split(".")[0]) for where in state["members_"])
-            arrays, rest = eqx.partition((member,) * size, lambda leaf: hasattr(leaf, "dtype"))
-            self.members_ = eqx.combine(jax.tree.map(jnp.asarray, put_back(arrays, state["members_"])), rest)
+        if "ensemble_" in state:
+            size = len(next(iter(state["ensemble_"].values())))
+            arrays, rest = eqx.partition(ensemble_shapes(self.net_, size), is_shape)
+            self.ensemble_ = eqx.combine(jax.tree.map(jnp.asarray, put_back(arrays, state["ensemble_"])), rest)
+
+
+def ensemble_shapes(net: NetSizes, size: int) -> Ensemble:
+    """An ensemble of so many nets, with shapes in place of its arrays."""
+    return eqx.filter_eval_shape(lambda key: Ensemble([net.model(key)] * size), jax.random.key(0))
+
+
+def is_shape(leaf: object) -> bool:
+    """Whether a leaf stands for an array."""
+    return isinstance(leaf, jax.ShapeDtypeStruct)

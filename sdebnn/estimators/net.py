@@ -1,4 +1,4 @@
-"""The net of the estimators: encoded columns into a hidden state, a random field over its depth, a linear read-out."""
+"""The net of the estimators: an encoder of the columns, a random field over depth, and a linear read-out."""
 
 import math
 from typing import NamedTuple
@@ -8,29 +8,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sdebnn.host_arrays import normals
 from sdebnn.integrate import FixedGrid
-from sdebnn.models import SDEBNN, Deterministic
+from sdebnn.models import SDEBNN
 from sdebnn.processes import OU, Point
-from sdebnn.starts import normals
 
-STATE = (32, 64)  # numbers in the hidden state: at least, and at most
-ZEROS = 8  # of which are no column of the table, at least, or columns are mixed
-BINS, BINS_OF_MANY = 16, 4  # of a column; where there are too many columns for the state to hold
-DRIFT = (16, 16)  # widths of the net of the posterior's drift
+MIN_STATE, MAX_STATE = 32, 64  # sizes of the hidden state
+SPARE_STATE = 8  # numbers of the state that hold no column; if there is no room for them, the columns are mixed
+BINS, BINS_IF_MIXED = 16, 4  # bins of each column; fewer if the columns are mixed
+DRIFT_WIDTHS = (16, 16)  # of the posterior's drift
 
 
 class Encoder(eqx.Module):
-    """h_0: the standardised columns and zeros, or a map of the columns if they are many; plus a map of all bins."""
+    """The hidden state at depth 0: the standardised columns, padded or mixed to its size, plus a map of all bins."""
 
     bins: Float[Array, "state bin"]
     columns: Float[Array, "state feature"] | None
     features: int = eqx.field(static=True)
 
     def __init__(self, features: int, bins: int, *, key: PRNGKeyArray):
-        least, most = STATE
-        state = min(most, max(least, features + ZEROS))
+        state = min(MAX_STATE, max(MIN_STATE, features + SPARE_STATE))
         self.features, self.bins, self.columns = features, jnp.asarray(normals(key, (state, features * bins))), None
-        if features + ZEROS > state:
+        if features + SPARE_STATE > state:
             self.columns = jnp.asarray(normals(jax.random.fold_in(key, 1), (state, features)))
 
     @property
@@ -45,10 +44,10 @@ class Encoder(eqx.Module):
         return self.columns @ z / math.sqrt(self.features) + self.bins @ bins
 
 
-class Net(NamedTuple):
-    """All that a net is built from, beside a key."""
+class NetSizes(NamedTuple):
+    """The arguments from which a net is built, except for the key."""
 
-    features: int  # a multiple of eight: tables of a few columns more or fewer share a program
+    features: int  # a multiple of eight, so that tables with a few columns more or fewer share a program
     outputs: int
     width: int
     steps: int
@@ -56,15 +55,15 @@ class Net(NamedTuple):
 
     @property
     def bins(self) -> int:
-        """The bins of each column."""
-        return BINS if self.features + ZEROS <= STATE[1] else BINS_OF_MANY
+        """The number of bins of each column."""
+        return BINS if self.features + SPARE_STATE <= MAX_STATE else BINS_IF_MIXED
 
     def model(self, key: PRNGKeyArray) -> SDEBNN:
-        """An SDE-BNN before any data."""
+        """An SDE-BNN before training."""
         encoder_key, key = jax.random.split(key)
         encoder = Encoder(self.features, self.bins, key=encoder_key)
-        inner = SDEBNN.mlp(
-            encoder.state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma), drift=DRIFT,
-            initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1), key=key,
+        return SDEBNN.mlp(
+            encoder.state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma),
+            drift=DRIFT_WIDTHS, initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1),
+            encoder=encoder, key=key,
         )  # fmt: skip
-        return SDEBNN((Deterministic(encoder), *inner.layers))

@@ -1,36 +1,41 @@
-"""Solve the weights, the hidden units and the KL over depth: on a grid, or in adaptive steps."""
+"""Solve the weights, the hidden units and the KL over depth: on a fixed grid, or in adaptive steps."""
 
 from sdebnn.integrate.adaptive import Adaptive
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise
-from sdebnn.integrate.dial import Solver, redialled, tighter
 from sdebnn.integrate.grid import FixedGrid
-from sdebnn.integrate.methods import METHODS, MethodName
-from sdebnn.integrate.paths import (
-    Estimator,
-    Hidden,
-    Posterior,
-    Solution,
-    WeightPath,
-    check_estimator,
+from sdebnn.integrate.methods import (
+    METHODS,
+    AbstractMethod,
+    MethodName,
+    ReversibleHeun,
+    RungeKutta,
+    Stages,
+    VectorField,
 )
-from sdebnn.integrate.stability import warn_if_stray
+from sdebnn.integrate.paths import Dynamics, Hidden, KLEstimator, Posterior, Process, Solution, WeightPath
+from sdebnn.integrate.refine import refined_solver
+from sdebnn.integrate.solver import AbstractSolver
 
 __all__ = [
     "METHODS",
+    "AbstractMethod",
+    "AbstractSolver",
     "Adaptive",
     "Brownian",
     "BrownianPath",
-    "Estimator",
+    "Dynamics",
     "FixedGrid",
     "Hidden",
+    "KLEstimator",
     "MethodName",
     "Noise",
     "Posterior",
+    "Process",
+    "ReversibleHeun",
+    "RungeKutta",
     "Solution",
-    "Solver",
+    "Stages",
+    "VectorField",
     "WeightPath",
-    "check_estimator",
-    "redialled",
-    "tighter",
-    "warn_if_stray",
+    "refined_solver",
 ]

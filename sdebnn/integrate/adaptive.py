@@ -1,42 +1,47 @@
-"""Steps as long as an error tolerance allows: weights, hidden units and KL together, in one solve by diffrax.
+"""Adaptive steps: weights, hidden units and KL in one solve by diffrax, to an error tolerance.
 
 dw = (f_p + NN_φ) dt + σ dB,   dh = f_h(t, h, w) dt,   dKL = ½ |u|² dt   (the analytic estimator)
 
-Its noise is additive, so that Itô and Stratonovich solvers agree, and order 1.5 is open to them. The martingale of the
-other estimators is not offered: a step that is rejected has looked ahead, and Itô's correction takes the trace of a
-D × D matrix at every evaluation.
+The noise is additive, so that Itô and Stratonovich solvers agree and can have order 1.5. Only the analytic estimator is
+offered: the martingale of the others is biased, because a rejected step has used future noise, and the correction for
+that would need the trace of a D × D matrix at every evaluation.
 """
 
 import functools
-from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_positive, plain_number
 from sdebnn.integrate.brownian import Brownian, BrownianPath, check_base
 from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, energy, start_nats, start_of
+from sdebnn.integrate.solver import AbstractSolver
 from sdebnn.integrate.stability import check_contraction
-from sdebnn.integrate.terms import NoiseOnWeights, adapting, check_adjoint, evaluations_a_step, is_reversible
+from sdebnn.integrate.terms import NoiseOnWeights, adaptive_solver, check_adjoint, evaluations_a_step, is_reversible
+from sdebnn.processes import Depth, Weights
 
 FIRST_STEP = 0.05  # the controller corrects it at once
-SHOWN_STEPS = 20  # between the depths at which a trajectory is read off
+TRAJECTORY_STEPS = 20  # between the depths of a path or a trajectory
 SHARK, CHECKPOINT = diffrax.ShARK(), diffrax.RecursiveCheckpointAdjoint()
 
+State = tuple[Weights, Hidden | None, Float[Array, ""]]  # w, h and the KL so far
 
-class Adaptive(eqx.Module):
+
+class Adaptive(AbstractSolver):
     """Steps chosen by the local error, held to ``rtol`` and ``atol`` in each of w, h and KL (root mean square).
 
-    ``solver``: any SDE solver of diffrax, such as ``diffrax.ShARK()``, ``SRA1()`` (order 1.5) or ``Heun()``. One that
-    does not estimate its error, such as ``SEA()``, is run beside two half steps of its own.
-    ``adjoint``: how gradients flow. ``diffrax.RecursiveCheckpointAdjoint()`` keeps some states and recomputes the rest,
-    ``DirectAdjoint()`` keeps all, ``BacksolveAdjoint()`` solves the stochastic adjoint equation backwards: its memory
-    does not grow with the steps, its gradient is as exact as the tolerance.
-    ``max_step`` is the longest step, ``max_steps`` the most that are tried.
-    ``noise_steps`` is the grid on which a key's Brownian path is first drawn; a virtual Brownian tree bridges it.
+    ``solver``: any SDE solver of diffrax, such as ``diffrax.ShARK()``, ``SRA1()`` (order 1.5) or ``Heun()``. A solver
+    without an error estimate, such as ``SEA()``, compares each step with two half steps.
+    ``adjoint``: how gradients are computed. ``diffrax.RecursiveCheckpointAdjoint()`` stores some states and recomputes
+    the others, ``DirectAdjoint()`` stores all, ``BacksolveAdjoint()`` solves the stochastic adjoint equation backwards:
+    its memory does not grow with the number of steps, and its gradient is as accurate as the tolerance.
+    ``max_step`` is the length of the longest step, ``max_steps`` the largest number of steps that are tried.
+    ``noise_steps`` is the number of equal steps on which a key's Brownian path is first drawn; a virtual Brownian tree
+    interpolates between them.
     """
 
     rtol: float
@@ -65,53 +70,59 @@ class Adaptive(eqx.Module):
         check_count("max_steps", max_steps)
         check_base(1, noise_steps)
         self.rtol, self.atol = rtol, rtol if atol is None else atol
-        self.solver, self.adjoint = adapting(solver), adjoint
+        self.solver, self.adjoint = adaptive_solver(solver), adjoint
         self.max_step, self.max_steps, self.noise_steps = max_step, max_steps, noise_steps
         check_adjoint(self.solver, self.adjoint)
 
     @property
     def base(self) -> int:
-        """The steps of the grid on which a key's Brownian path is first drawn."""
+        """The number of steps of the grid on which a key's Brownian path is first drawn."""
         return self.noise_steps
 
-    def check_kl(self, kl: str) -> None:
-        """Refuse the estimators with a martingale."""
-        if kl != "analytic":
-            raise ValueError(
-                f"kl={kl!r} adds an Itô integral, which steps that look ahead bias: with Adaptive use kl='analytic', "
-                "or solve on FixedGrid."
-            )
+    def with_tolerance(self, rtol: float) -> "Adaptive":
+        """The same solver with this ``rtol``, and ``atol`` changed in proportion."""
+        return Adaptive(
+            rtol, self.atol * (rtol / self.rtol), self.solver, self.adjoint,
+            max_step=self.max_step, max_steps=self.max_steps, noise_steps=self.noise_steps,
+        )  # fmt: skip
+
+    def tighter(self) -> "tuple[Adaptive, float]":
+        """The same solver with a tenth of the tolerance, whose own error is neglected."""
+        return self.with_tolerance(self.rtol / 10), 1.0
 
     def check_process(self, process: Process) -> None:
         """Refuse a prior for which the solver is known to be unstable at the length of the first step."""
         if is_reversible(self.solver):
             check_contraction(process.prior, round(1 / FIRST_STEP), "use solver=diffrax.ShARK() or Heun()")
 
-    def times(self, dtype: Any = float) -> Float[Array, " time"]:
-        """The depths at which a path or a trajectory is read off: equally spaced, whatever steps are taken."""
-        return jnp.arange(SHOWN_STEPS + 1, dtype=dtype) / SHOWN_STEPS
+    def times(self, dtype: DTypeLike = float) -> Float[Array, " time"]:
+        """The depths of a path or a trajectory: equally spaced, whatever steps are taken."""
+        return jnp.arange(TRAJECTORY_STEPS + 1, dtype=dtype) / TRAJECTORY_STEPS
 
     def weights(self, process: Process, *, key: PRNGKeyArray) -> WeightPath:
-        """Draw w from the posterior, and its KL from the prior; the steps are those that suit the weights alone."""
+        """Draw a path of the weights, in steps that suit the weights alone, and estimate its KL."""
         t = self.times()
         (w, _, nats), _, kl = self._run(process, None, key, diffrax.SaveAt(ts=t))
         return WeightPath(t.astype(w.dtype), w, (), kl + nats[-1])
 
     def solve(
-        self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
+        self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, with_roughness: bool = False
     ) -> Solution:
-        """One draw of the weights, and a batch through it: to h_1, or to ``every`` depth of ``times``."""
-        if rough:
+        """Draw the weights and carry a batch through them: to h_1, or to ``every`` depth of ``times``."""
+        if with_roughness:
             raise ValueError("adaptive steps have no roughness: train with FixedGrid, and predict with rtol=.")
         saveat = diffrax.SaveAt(ts=self.times()) if every else diffrax.SaveAt(t1=True)
         (_, h, nats), solution, kl = self._run(dynamics, h0, key, saveat)
         finished = solution.result == diffrax.RESULTS.successful
         evaluations = solution.stats["num_steps"] * evaluations_a_step(self.solver)
         outputs, kl = (jnp.where(finished, x, jnp.nan) for x in (h if every else h[-1], kl + nats[-1]))
-        zero = jnp.zeros((), outputs.dtype)
-        return Solution(outputs, kl, evaluations, finished, zero, zero)
+        return Solution(outputs, kl, evaluations, finished)
 
-    def _run(self, process: Process, h0: Hidden | None, key: PRNGKeyArray, saveat: diffrax.SaveAt) -> tuple:
+    def _run(
+        self, process: Process, h0: Hidden | None, key: PRNGKeyArray, saveat: diffrax.SaveAt
+    ) -> tuple[
+        tuple[Float[Array, "time weight"], PyTree[Array], Float[Array, " time"]], diffrax.Solution, Float[Array, ""]
+    ]:
         self.check_kl(process.kl)
         self.check_process(process)
         w0, path_key = start_of(process, key)
@@ -127,29 +138,34 @@ class Adaptive(eqx.Module):
             t1=1.0,
             dt0=min(FIRST_STEP, self.max_step),
             y0=state,
-            args=process,  # never in a closure: the adjoint equation differentiates args alone
+            args=process,  # not in a closure, because the adjoint equation differentiates only args
             saveat=saveat,
             adjoint=self.adjoint,
             stepsize_controller=controller,
             max_steps=self.max_steps,
             throw=False,
         )
-        return solution.ys, solution, start_nats(process.initial, w0, process.kl)
+        ys = solution.ys
+        assert ys is not None
+        return ys, solution, start_nats(process.initial, w0, process.kl)
 
 
-def _slopes(t: Any, state: Any, process: Any) -> Any:
+def _slopes(t: Depth, state: State, process: Process) -> State:
     w, h, _ = state
-    correction = process.drift(t, w)
-    dh = None if h is None else process.f_h(t, h, process.unravel(w))
+    correction, dh = process.drift(t, w), None
+    if h is not None:
+        assert isinstance(process, Dynamics)
+        dh = process.f_h(t, h, process.unravel(w))
     return process.prior.drift(t, w) + correction, dh, energy(process, correction)
 
 
-def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: tuple) -> diffrax.MultiTerm:
-    still = jax.tree.map(jnp.zeros_like, state[1:])
-    return diffrax.MultiTerm(diffrax.ODETerm(_slopes), NoiseOnWeights(process.prior.sigma, path, still))
+def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: State) -> diffrax.MultiTerm:
+    zeros = jax.tree.map(jnp.zeros_like, state[1:])
+    drift = diffrax.ODETerm(_slopes)  # pyright: ignore[reportArgumentType] (diffrax declares all numbers for t)
+    return diffrax.MultiTerm(drift, NoiseOnWeights(process.prior.sigma, path, zeros))
 
 
 def _worst_part(scaled_error: PyTree[Array]) -> Float[Array, ""]:
-    """The largest root mean square among the parts: many weights must not hide the error of a few hidden units."""
+    """The largest root mean square among the parts, so that many weights do not hide the error of few hidden units."""
     parts = [jnp.sqrt(jnp.mean(part**2)) for part in jax.tree.leaves(scaled_error)]
     return functools.reduce(jnp.maximum, parts)

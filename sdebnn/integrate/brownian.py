@@ -1,12 +1,12 @@
-"""The Brownian motion that a key names, at every resolution.
+"""The Brownian motion of a key, which is the same at every resolution.
 
-It is first drawn on a base grid of equal steps: the increment ΔB of each, and its space-time Lévy area
+It is first drawn on a base grid of equal steps: the increment ΔB of each step, and its space-time Lévy area
 
     A = (1/dt) ∫ (B_s - B_0) ds - ½ ΔB,   independent of ΔB, normal with variance dt / 12.
 
-Inside a step it is bridged. In units of the step, B_s = s ΔB + 6 s (1 - s) A + Z_s, where the arch Z is independent of
-both and comes from a virtual Brownian tree of the step's own. So every other grid, and every adaptive solver, sees the
-same path; a solver that stays on the base grid pays for no tree.
+Inside a step, the path is a bridge. In units of the step, B_s = s ΔB + 6 s (1 - s) A + Z_s, where the Brownian arch Z
+is independent of both and is drawn by a virtual Brownian tree, one for each step. So all grids and all adaptive solvers
+see the same path, and a solver on the base grid needs no tree.
 """
 
 import math
@@ -17,38 +17,39 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sdebnn.checks import check_count
 
-FINEST = 2**-16  # of depth: times that are closer are not told apart
+TREE_RESOLUTION = 2**-16  # in units of depth: the tree does not distinguish times that are closer
 
 Count = int | Int[Array, "*time"]
 
 
 def check_base(steps: int, noise_steps: int) -> None:
-    """Refuse a grid or a base finer than the trees."""
+    """Refuse a grid, or a base grid, that is finer than the resolution of the trees."""
     check_count("noise_steps", noise_steps)
-    if max(steps, noise_steps) > 1 / FINEST:
+    if max(steps, noise_steps) > 1 / TREE_RESOLUTION:
         raise ValueError(
-            f"steps={steps} with noise_steps={noise_steps}: a bridged path is known at {round(1 / FINEST)} depths; "
-            "take no more steps."
+            f"steps={steps} with noise_steps={noise_steps} is finer than the {round(1 / TREE_RESOLUTION)} depths at "
+            "which a Brownian path is known: take fewer steps."
         )
 
 
 class Noise(NamedTuple):
-    """Brownian increments and, for the methods that need them (``None`` for the others), space-time Lévy areas."""
+    """Brownian increments, and the space-time Lévy areas for methods that use them, otherwise None."""
 
     dB: Float[Array, "*step weight"]
-    area: Any
+    area: Float[Array, "*step weight"] | None
 
 
 class Brownian(eqx.Module):
-    """Brownian motion on [0, 1] by its base grid of ``steps``; each step is drawn, when asked for, from its own key."""
+    """Brownian motion on a base grid of [0, 1] with ``steps`` equal steps. Each step is drawn from its own key."""
 
     steps: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: DTypeLike = eqx.field(static=True)
     key: PRNGKeyArray
 
     def step(self, i: Count, *, area: bool = True) -> Noise:
@@ -63,57 +64,66 @@ class Brownian(eqx.Module):
         """The noise of all base steps."""
         return jax.vmap(lambda i: self.step(i, area=area))(jnp.arange(self.steps))
 
-    def tree(self, i: Count, s: float | Float[Array, ""]) -> Any:
-        """A motion in units of base step i, whose arch bridges it: what it does up to the share s of the step."""
+    def tree(self, i: Count, s: float | Float[Array, ""]) -> diffrax.SpaceTimeLevyArea:
+        """The virtual Brownian tree of base step i from the start of the step to the fraction s, in units of the step.
+
+        Only its arch is used.
+        """
         *_, key = self._keys(i)
         shape = jax.ShapeDtypeStruct((self.size,), self.dtype)
         tree = diffrax.VirtualBrownianTree(
-            0.0, 1.0, self.steps * FINEST, shape, key, levy_area=diffrax.SpaceTimeLevyArea
+            0.0, 1.0, self.steps * TREE_RESOLUTION, shape, key, levy_area=diffrax.SpaceTimeLevyArea
         )
-        return tree.evaluate(s, use_levy=True)
+        levy = tree.evaluate(s, use_levy=True)
+        assert isinstance(levy, diffrax.SpaceTimeLevyArea)
+        return levy
 
     def _keys(self, i: Count) -> tuple[PRNGKeyArray, ...]:
         return tuple(jax.random.split(jax.random.fold_in(self.key, i), 3))
 
 
-class _Since(NamedTuple):
-    """B and its integral, since some time at which both are called zero."""
+class _Increments(NamedTuple):
+    """The increments of B and of its integral since a time of reference."""
 
     value: Float[Array, "*time weight"]
     integral: Float[Array, "*time weight"]
 
 
 class BrownianPath(diffrax.AbstractBrownianPath):
-    """The same Brownian motion between any two times, in diffrax's form."""
+    """The same Brownian motion between any two times, as a path of diffrax."""
 
     base: Brownian
-    starts: _Since  # since depth 0, at the start of each base step
-    bends: tuple[Array, Array]  # what turns each step's tree into its bridge: ΔB and A, less the tree's own
+    starts: _Increments  # from depth 0 to the start of each base step
+    # ΔB and A of each step minus those of its tree: adding them turns the tree into the bridge.
+    corrections: tuple[Array, Array]
     t0: Any = 0.0
     t1: Any = 1.0
     levy_area: Any = eqx.field(default=diffrax.SpaceTimeLevyArea, static=True)
 
     def __init__(self, base: Brownian):
         dB, area = base.every_step()
+        assert area is not None
         dt, root = 1 / base.steps, math.sqrt(base.steps)
         value = jnp.cumsum(dB, axis=0) - dB
         inside = dt * (value + 0.5 * dB + area)
         ends = lax.map(lambda i: base.tree(i, 1.0), jnp.arange(base.steps))
         self.base = base
-        self.starts = _Since(value, jnp.cumsum(inside, axis=0) - inside)
-        self.bends = (root * dB - ends.W, root * area - ends.H)
+        self.starts = _Increments(value, jnp.cumsum(inside, axis=0) - inside)
+        self.corrections = (root * dB - ends.W, root * area - ends.H)
 
-    def evaluate(self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False) -> Any:
-        """B_{t1} - B_{t0}; with ``use_levy``, diffrax's record of it and its space-time Lévy area."""
+    def evaluate(
+        self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False
+    ) -> Float[Array, " weight"] | diffrax.SpaceTimeLevyArea:
+        """B_{t1} - B_{t0}; with ``use_levy``, as diffrax's record of the increment and the space-time Lévy area."""
         if t1 is None:
             t0, t1 = jnp.zeros_like(t0), t0
         last = self.base.steps - 1
         before = jnp.clip(jnp.floor(t0 * self.base.steps).astype(int), 0, last)
-        # Not before the base step of t0, so that a step of length 0 from a base point has exactly zero noise.
+        # At least the base step of t0, so that a step of length 0 from a base point has exactly zero noise.
         after = jnp.clip(jnp.ceil(t1 * self.base.steps).astype(int) - 1, before, last)
         s0, s1 = t0 * self.base.steps - before, t1 * self.base.steps - after
-        # Both ends in one query: the tree is what takes long to compile.
-        both = jax.vmap(self._inside)(jnp.stack([before, after]), jnp.stack([s0, s1]))
+        # Both ends in one query, because the tree takes long to compile.
+        both = jax.vmap(self._within_step)(jnp.stack([before, after]), jnp.stack([s0, s1]))
         here, there = (jax.tree.map(lambda x, i=i: x[i], both) for i in (0, 1))
         noise = self._between(before, s0, here, after, s1, there)
         if not use_levy:
@@ -121,7 +131,7 @@ class BrownianPath(diffrax.AbstractBrownianPath):
         return diffrax.SpaceTimeLevyArea(dt=jnp.asarray(t1 - t0, self.base.dtype), W=noise.dB, H=noise.area)
 
     def grid(self, steps: int) -> Noise:
-        """The noise on a grid of so many equal steps."""
+        """The noise on a grid of ``steps`` equal steps."""
         base = self.base.steps
         points = jnp.arange(steps + 1) * base  # in units of 1 / (base steps), so that no time is rounded
         before, after = points[:-1] // steps, (points[1:] - 1) // steps
@@ -129,31 +139,31 @@ class BrownianPath(diffrax.AbstractBrownianPath):
             (point - i * steps).astype(self.base.dtype) / steps
             for point, i in ((points[:-1], before), (points[1:], after))
         )
-        ends = lax.map(lambda point: self._inside(*point), (after, s1))
-        # Each step starts where the last one ended, unless that was the end of a base step: then from zero.
+        ends = lax.map(lambda point: self._within_step(*point), (after, s1))
+        # Each step starts where the last one ended, or from zero if it starts with a base step.
         here = jax.tree.map(lambda x: jnp.where((s0 == 0)[:, None], 0.0, jnp.roll(x, 1, axis=0)), ends)
         return jax.vmap(self._between)(before, s0, here, after, s1, ends)
 
-    def _between(self, i0: Count, s0: Array, here: _Since, i1: Count, s1: Array, there: _Since) -> Noise:
-        """From the share s_0 of base step i_0 to the share s_1 of base step i_1."""
+    def _between(self, i0: Count, s0: Array, here: _Increments, i1: Count, s1: Array, there: _Increments) -> Noise:
+        """The noise from the fraction s_0 of base step i_0 to the fraction s_1 of base step i_1."""
         dt = 1 / self.base.steps
         gap = jax.tree.map(lambda x: x[i1] - x[i0], self.starts)
-        # All since the start of base step i_0: within one base step the rest is exactly zero.
+        # Measured from the start of base step i_0, so that the gap is exactly zero within one base step.
         value = gap.value + there.value
         integral = gap.integral - (i1 - i0) * dt * self.starts.value[i0] + s1 * dt * gap.value + there.integral
         length = (i1 - i0 + s1 - s0) * dt
         dB = value - here.value
-        # Draws that have finished go on, while others have not, with steps of length 0. Their result is discarded, but
-        # 0 / 0 would make the gradient of every draw NaN: so the division itself must be safe.
+        # Draws that have finished take steps of length 0 until all have finished. The result is discarded, but 0 / 0
+        # would make the gradient of every draw NaN, so the division itself must be safe.
         empty = length <= 0
         mean = (integral - here.integral) / jnp.where(empty, 1, length)
         return Noise(dB, jnp.where(empty, 0, mean - here.value - 0.5 * dB))
 
-    def _inside(self, i: Count, s: Float[Array, ""]) -> _Since:
-        """From the start of base step i to the share s of it."""
+    def _within_step(self, i: Count, s: Float[Array, ""]) -> _Increments:
+        """The increments from the start of base step i to the fraction s of it."""
         levy = self.base.tree(i, s)
-        slope, curve = (bend[i] for bend in self.bends)
+        slope, curve = (each[i] for each in self.corrections)
         value = levy.W + s * slope + 6 * s * (1 - s) * curve
         integral = s * (levy.H + 0.5 * levy.W) + 0.5 * s**2 * slope + s**2 * (3 - 2 * s) * curve
         dt = 1 / self.base.steps
-        return _Since(math.sqrt(dt) * value, dt * math.sqrt(dt) * integral)
+        return _Increments(math.sqrt(dt) * value, dt * math.sqrt(dt) * integral)

@@ -1,50 +1,72 @@
-"""A fixed grid over depth: the weight path and its KL first, then the hidden units through it.
+"""A fixed grid over depth: first the weight path and its KL, then the hidden units along it.
 
-The weights do not depend on the hidden units, so the whole path is drawn before the first of them moves: the loop over
-depth that touches the batch holds nothing else. Only where the path is too long for a processor's cache do both advance
-together.
+The weights do not depend on the hidden units. So the whole path is drawn first, and the loop over depth that carries
+the batch contains nothing else. ``execution.py`` says where another order is faster.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_count
+from sdebnn.devices import platform
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
-from sdebnn.integrate.methods import METHODS, Field, Method, MethodName, Stages
-from sdebnn.integrate.narrow import is_narrow, narrow_path
-from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, start_nats, start_of, step_nats
-from sdebnn.integrate.reversible import Both, Grid, reversible_solve
-from sdebnn.integrate.stability import check_contraction, stray, warn_if_stray
+from sdebnn.integrate.execution import Execution, execution_on
+from sdebnn.integrate.methods import AbstractMethod, MethodName, Stages, VectorField, as_method, method_name
+from sdebnn.integrate.paths import (
+    Dynamics,
+    Hidden,
+    KLEstimator,
+    Process,
+    Solution,
+    WeightPath,
+    start_nats,
+    start_of,
+    step_nats,
+)
+from sdebnn.integrate.reversible import Grid, JointState, reversible_solve
+from sdebnn.integrate.solver import AbstractSolver
+from sdebnn.integrate.stability import warn_if_unstable
 from sdebnn.processes import Depth, Weights
 
-Gradient = Literal["backprop", "checkpoint", "reversible"]
-AllSteps = Callable[..., Hidden | None]
-MANY = 2**13  # weights, from which on a path of them no longer stays in a processor's cache
+GradientName = Literal["backprop", "checkpoint", "reversible"]
+AllEulerSteps = Callable[..., Hidden | None]
+State = TypeVar("State")
 
 
-class FixedGrid(eqx.Module):
+class Carried(NamedTuple):
+    """A batch carried through known weights; the fields are those of ``Solution``."""
+
+    outputs: Float[Array, "..."]
+    roughness: Float[Array, ""]
+    shadow_distance: Float[Array, ""]
+
+
+class FixedGrid(AbstractSolver):
     """Equal steps over depth [0, 1].
 
-    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1. The last is unstable
-    where drift or field contract: it refuses a prior of too large a ``rate``, and warns of a solve that went unstable.
-    ``gradient`` changes memory and time, never the numbers: "backprop" keeps all of the forward pass, "checkpoint" the
-    hidden state of each step, "reversible" (with "reversible_heun" alone) nothing: its memory does not grow with steps.
-    ``unroll`` steps of the loop over the hidden units are compiled as one (unless told, four on a processor, five
-    elsewhere), and on a GPU of that over the weights (four, where a drift is narrow): faster to run, slower to compile.
-    ``at_once`` examples (all, unless told) go through the depth together: few of them stay in a processor's cache.
-    ``noise_steps`` is the grid on which a key's Brownian path is first drawn, and bridged from there to this one;
-    ``None``: this grid itself.
+    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1, or an
+    ``AbstractMethod`` of your own. "reversible_heun" is unstable if the drift or the field contracts: it refuses a
+    prior with too large a ``rate``, and warns of a solve that became unstable.
+    ``gradient`` changes memory and time, but not the numbers: "backprop" stores the whole forward pass, "checkpoint"
+    the hidden state of each step, "reversible" (only with "reversible_heun") nothing, so that memory does not grow with
+    the number of steps.
+    ``unroll`` steps of a loop are compiled as one, which is faster to run and slower to compile. With ``None``, the
+    number depends on the platform; ``integrate/execution.py`` has these choices, and ``sdebnn info`` prints them.
+    ``at_once`` examples (``None``: all) are carried through the depth together: a few of them fit a CPU's cache.
+    ``noise_steps`` is the number of equal steps on which a key's Brownian path is first drawn; this grid then
+    interpolates it. With ``None``, it is drawn on this grid.
     """
 
     steps: int = eqx.field(default=20, static=True)
-    method: MethodName = eqx.field(default="euler", static=True)
-    gradient: Gradient = eqx.field(default="checkpoint", static=True)
+    method: AbstractMethod | MethodName = eqx.field(default="euler", static=True, converter=as_method)
+    gradient: GradientName = eqx.field(default="checkpoint", static=True)
     unroll: int | None = eqx.field(default=None, static=True)
     noise_steps: int | None = eqx.field(default=None, static=True)
     at_once: int | None = eqx.field(default=None, static=True)
@@ -54,11 +76,10 @@ class FixedGrid(eqx.Module):
         for name, count in (("at_once", self.at_once), ("unroll", self.unroll)):
             if count is not None:
                 check_count(name, count)
-        check_choice("method", self.method, get_args(MethodName))
-        check_choice("gradient", self.gradient, get_args(Gradient))
-        if self.gradient == "reversible" and self.method != "reversible_heun":
+        check_choice("gradient", self.gradient, get_args(GradientName))
+        if self.gradient == "reversible" and not self._method.is_reversible:
             raise ValueError(
-                f"gradient='reversible' undoes each step, which method={self.method!r} does not allow: "
+                f"gradient='reversible' undoes each step, which method={method_name(self._method)!r} does not allow: "
                 "use method='reversible_heun', or gradient='checkpoint'."
             )
         if self.noise_steps is not None:
@@ -66,37 +87,48 @@ class FixedGrid(eqx.Module):
 
     @property
     def base(self) -> int:
-        """The steps of the grid on which a key's Brownian path is first drawn."""
+        """The number of steps of the grid on which a key's Brownian path is first drawn."""
         return self.noise_steps or self.steps
 
     @property
-    def _unrolled(self) -> int:
-        """How many steps are compiled as one."""
-        return self.unroll or (4 if jax.default_backend() == "cpu" else 5)
+    def estimators(self) -> tuple[KLEstimator, ...]:
+        """All of them, because the martingale is evaluated at the left end of each step."""
+        return get_args(KLEstimator)
+
+    @property
+    def grid_steps(self) -> int:
+        """The number of steps."""
+        return self.steps
 
     @property
     def stages(self) -> int:
-        """How many sets of weights carry the hidden units through one step."""
+        """The number of sets of weights with which the hidden units take one step."""
         return len(self._method.shares)
 
     @property
     def evaluations(self) -> int:
-        """How often one solve evaluates the field."""
+        """The number of evaluations of the field in one solve."""
         return self._method.evaluations(self.steps)
 
-    def check_kl(self, kl: str) -> None:
-        """Every estimator is right here: the martingale is summed at the left end of each step."""
+    def with_steps(self, steps: int) -> "FixedGrid":
+        """The same method with this number of steps, and the same Brownian paths."""
+        if steps == self.steps:
+            return self
+        return FixedGrid(steps, self.method, self.gradient, self.unroll, self.base, self.at_once)
+
+    def tighter(self) -> "tuple[FixedGrid, float]":
+        """The grid with twice the steps. An error proportional to dt^p is 1 / (1 - 2^-p) times the difference."""
+        return self.with_steps(2 * self.steps), 1 / (1 - 2**-self._method.order)
 
     def check_process(self, process: Process) -> None:
-        """Refuse a prior for which the method is known to be unstable."""
-        if self.method == "reversible_heun":
-            check_contraction(process.prior, self.steps)
+        """Refuse a prior under which the method is unstable."""
+        self._method.check_prior(process.prior, self.steps)
 
-    def times(self, dtype: Any = float) -> Float[Array, " time"]:
+    def times(self, dtype: DTypeLike = float) -> Float[Array, " time"]:
         """The grid, from exactly 0 to exactly 1."""
         return jnp.arange(self.steps + 1, dtype=dtype) / self.steps
 
-    def noise(self, size: int, dtype: Any, *, key: PRNGKeyArray) -> Noise:
+    def noise(self, size: int, dtype: DTypeLike, *, key: PRNGKeyArray) -> Noise:
         """The key's Brownian path on this grid."""
         brownian = Brownian(self.base, size, dtype, key)
         if self.base != self.steps:
@@ -104,7 +136,7 @@ class FixedGrid(eqx.Module):
         return brownian.every_step(area=self._method.needs_area)
 
     def weights(self, process: Process, *, key: PRNGKeyArray, until: float = 1.0) -> WeightPath:
-        """Draw w from the posterior, and estimate its KL from the prior; noise and KL may end before the depth does."""
+        """Draw a path of the weights from the posterior, and estimate its KL; noise and KL end at depth ``until``."""
         self.check_process(process)
         w0, path_key = start_of(process, key)
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
@@ -112,23 +144,26 @@ class FixedGrid(eqx.Module):
         random = jnp.arange(self.steps) < round(until * self.steps)
         if until < 1:
             noise = jax.tree.map(lambda each: jnp.where(random[:, None], each, 0), noise)
-        w, stages = self.drive(process, w0, noise)
-        if self.method == "reversible_heun":
-            warn_if_stray(stray(w[-1], stages.weights[1][-1]))
+        w, stages, distance = self.drive(process, w0, noise)
+        if distance is not None:
+            warn_if_unstable(distance)
 
         def nats(t: Depth, w: Weights, corrections: tuple[Weights, ...], dB: Weights) -> Array:
             return step_nats(process, self._method.shares, w, corrections, t, 1 / self.steps, dB)
 
         every = jax.vmap(nats)(t[:-1], stages.weights[0], stages.corrections, noise.dB)
         kl = jnp.sum(every if until == 1 else jnp.where(random, every, 0))
-        return WeightPath(t, w, stages.weights, kl + start_nats(process.initial, w0, process.kl))
+        return WeightPath(t, w, stages.weights, kl + start_nats(process.initial, w0, process.kl), distance)
 
-    def drive(self, process: Process, w0: Weights, noise: Noise) -> tuple[Float[Array, "time weight"], Stages]:
-        """The posterior's path from w_0 under given noise, and the stages of every step."""
-        method = self._method
-        if self.method == "euler" and jax.default_backend() == "gpu" and is_narrow(process):
-            w, corrections = narrow_path(process, w0, noise.dB)
-            return w, Stages((w[:-1],), (corrections,))
+    def drive(
+        self, process: Process, w0: Weights, noise: Noise
+    ) -> tuple[Float[Array, "time weight"], Stages, Float[Array, ""] | None]:
+        """The posterior's path from w_0 under given noise, the stages of every step, and the shadow's distance."""
+        method, execution = self._method, self._execution
+        if method.is_euler and execution.low_rank_drift:
+            path = process.drift.euler_path(process.prior, w0, noise.dB)
+            if path is not None:
+                return path.w, Stages((path.w[:-1],), (path.corrections,)), None
 
         def step(state: PyTree[Array], now: tuple[Depth, Noise]) -> tuple[PyTree[Array], tuple[Weights, Stages]]:
             t, noise = now
@@ -136,118 +171,117 @@ class FixedGrid(eqx.Module):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        # On a GPU a loop costs more than what is in it. On a processor a longer one is slower, but where the hidden
-        # units have none, neither have the weights.
-        unroll = self._unrolled if jax.default_backend() == "gpu" or self._unrolled >= self.steps else 1
-        if unroll > 1:  # or every step would draw its noise itself, and the drawing be compiled for each
+        # If the loop over the hidden units is fully unrolled, so is the loop over the weights.
+        unroll = self._unroll if execution.unroll_weights or self._unroll >= self.steps else 1
+        if unroll > 1:  # otherwise XLA would compile the drawing of the noise again for each step
             noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
-        return jnp.concatenate([w, method.weights_of(end)[None]]), stages
+        return jnp.concatenate([w, method.weights_of(end)[None]]), stages, method.weights_shadow_distance(end)
 
     def hidden(
         self,
-        f_h: Field,
+        f_h: VectorField,
         stages: Sequence[PyTree[Array]],
         h0: Hidden,
         *,
         every: bool = False,
-        rough: bool = False,
-        euler: AllSteps | None = None,
-    ) -> tuple[Float[Array, "..."], Float[Array, ""], Float[Array, ""]]:
-        """Carry a batch through known weights to h_1, or to ``every`` state from h_0 on.
+        with_roughness: bool = False,
+        all_euler_steps: AllEulerSteps | None = None,
+    ) -> Carried:
+        """Carry a batch through known weights to h_1; with ``every``, return all states from h_0 on.
 
-        Beside it the roughness, if asked, and how far the shadow has strayed, if the method has one.
-
-        ``stages`` are those of a ``WeightPath``, or trees of arrays made of them, steps first. ``at_once`` examples go
-        together: all of them if they do not divide, or if ``every`` state counts. ``euler`` returns h_1 after all steps
-        of that method, where there is a faster way to take them, or None.
+        ``stages`` are those of a ``WeightPath``, or trees of arrays made from them, with the steps as first axis.
+        ``all_euler_steps`` returns h_1 after all Euler steps if there is a faster way to take them, otherwise None.
         """
         if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
-            return self._hidden(f_h, stages, h0, every, rough, euler)
+            return self._hidden(f_h, stages, h0, every, with_roughness, all_euler_steps)
         parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
-        outputs, roughness, strays = lax.map(lambda h: self._hidden(f_h, stages, h, every, rough, euler), parts)
-        return outputs.reshape(h0.shape), roughness.mean(), strays.max()
+        carried = lax.map(lambda h: self._hidden(f_h, stages, h, every, with_roughness, all_euler_steps), parts)
+        return Carried(carried.outputs.reshape(h0.shape), carried.roughness.mean(), carried.shadow_distance.max())
 
     def _hidden(
         self,
-        f_h: Field,
+        f_h: VectorField,
         stages: Sequence[PyTree[Array]],
         h0: Hidden,
         every: bool,
-        rough: bool,
-        euler: AllSteps | None,
-    ) -> tuple[Float[Array, "..."], Float[Array, ""], Float[Array, ""]]:
-        if euler is not None and self.method == "euler" and not every and not rough:
-            h1 = euler(stages[0], h0, keep=self.gradient == "backprop", unroll=self._unrolled)
+        with_roughness: bool,
+        all_euler_steps: AllEulerSteps | None,
+    ) -> Carried:
+        method, zero = self._method, jnp.zeros((), h0.dtype)
+        plain = every or with_roughness or not (method.is_euler and self._execution.field_steps)
+        if all_euler_steps is not None and not plain:
+            h1 = all_euler_steps(stages[0], h0, keep=self.gradient == "backprop", unroll=self._unroll)
             if h1 is not None:
-                return h1, jnp.zeros((), h0.dtype), jnp.zeros((), h0.dtype)
+                return Carried(h1, zero, zero)
 
-        def step(carry: tuple, now: tuple[Depth, Sequence[PyTree[Array]]]) -> tuple[tuple, Any]:
-            state = self._method.hidden_of(carry[0]) if every else None
+        def step(
+            carry: "_HiddenCarry", now: tuple[Depth, Sequence[PyTree[Array]]]
+        ) -> "tuple[_HiddenCarry, Hidden | None]":
+            state = method.hidden_of(carry.state) if every else None
             return self._advance(f_h, carry, *now), state
 
-        carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), rough)
+        carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), with_roughness)
         each = (self.times(h0.dtype)[:-1], stages)
-        (end, _, roughness), states = lax.scan(self._kept(step), carry, each, unroll=self._unrolled)
-        h1 = self._method.hidden_of(end)
-        return jnp.concatenate([states, h1[None]]) if every else h1, roughness, self._stray(end, h0.dtype)
+        end, states = lax.scan(self._recomputed(step), carry, each, unroll=self._unroll)
+        h1, distance = method.hidden_of(end.state), method.hidden_shadow_distance(end.state)
+        outputs = h1 if states is None else jnp.concatenate([states, h1[None]])
+        return Carried(outputs, end.roughness, zero if distance is None else distance)
 
-    def _stray(self, state: Any, dtype: Any) -> Float[Array, ""]:
-        """How far the shadow in a state of the method has strayed; 0 for a method without one."""
-        return stray(state.y, state.shadow) if self.method == "reversible_heun" else jnp.zeros((), dtype)
-
-    def _start(self, f_h: Field, h0: Hidden, first: PyTree[Array], rough: bool) -> tuple:
-        """What goes from step to step of the hidden units: the method's state and, if asked, a slope and roughness."""
+    def _start(self, f_h: VectorField, h0: Hidden, first: PyTree[Array], with_roughness: bool) -> "_HiddenCarry":
         state, slope = self._method.hidden_start(f_h, h0, first)
-        return state, slope if rough else None, jnp.zeros((), h0.dtype)
+        return _HiddenCarry(state, slope if with_roughness else None, jnp.zeros((), h0.dtype))
 
-    def _advance(self, f_h: Field, carry: tuple, t: Depth, stages: Sequence[PyTree[Array]]) -> tuple:
-        state, before, total = carry
-        after, slope = self._method.hidden_step(f_h, state, t, 1 / self.steps, tuple(stages))
-        if before is not None:
-            before, total = slope, total + jnp.mean((slope - before) ** 2)
-        return after, before, total
+    def _advance(
+        self, f_h: VectorField, carry: "_HiddenCarry", t: Depth, stages: Sequence[PyTree[Array]]
+    ) -> "_HiddenCarry":
+        state, slope = self._method.hidden_step(f_h, carry.state, t, 1 / self.steps, tuple(stages))
+        if carry.slope is None:
+            return carry._replace(state=state)
+        return _HiddenCarry(state, slope, carry.roughness + jnp.mean((slope - carry.slope) ** 2))
 
-    def _kept(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A step of a loop, of which the backward pass keeps all, or its beginning."""
+    def _recomputed(self, step: Callable[..., State]) -> Callable[..., State]:
+        """A step of a loop. The backward pass recomputes it from its start, unless the forward pass is stored."""
         return step if self.gradient == "backprop" else jax.checkpoint(step)
 
     def solve(
-        self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, rough: bool = False
+        self, dynamics: Dynamics, h0: Hidden, *, key: PRNGKeyArray, every: bool = False, with_roughness: bool = False
     ) -> Solution:
-        """One draw of the weights, and a batch through it: to h_1, or to ``every`` state of the grid."""
+        """Draw the weights and carry a batch through them to h_1; with ``every``, return the state at every depth."""
         self.check_process(dynamics)
         if self.gradient == "reversible" and not every:
-            outputs, kl, roughness, strayed = self._reversible(dynamics, h0, key, rough)
-        elif self._together_is_faster(dynamics, every):
-            outputs, kl, roughness, strayed = self._together(dynamics, h0, key, rough)
+            carried, kl = self._reversible(dynamics, h0, key, with_roughness)
+        elif self._one_loop_is_faster(dynamics, every):
+            carried, kl = self._one_loop(dynamics, h0, key, with_roughness)
         else:
             path = self.weights(dynamics, key=key)
-            # Every step's arrays at once, outside the loop over depth.
+            # The arrays of all steps are made at once, outside the loop over depth.
             random = tuple(dynamics.unravel(w) for w in path.stages)
-            euler = getattr(dynamics, "euler", None)
-            outputs, roughness, strayed = self.hidden(dynamics.f_h, random, h0, every=every, rough=rough, euler=euler)
-            kl = path.kl
-            if self.method == "reversible_heun":
-                strayed = jnp.maximum(strayed, stray(path.w[-1], path.stages[1][-1]).astype(h0.dtype))
-        return Solution(outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), roughness, strayed)
+            carried, kl = self.hidden(
+                dynamics.f_h, random, h0, every=every, with_roughness=with_roughness,
+                all_euler_steps=dynamics.all_euler_steps,
+            ), path.kl  # fmt: skip
+            carried = carried._replace(shadow_distance=_larger(path.shadow_distance, carried.shadow_distance))
+        return Solution(carried.outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), *carried[1:])
 
-    def _together_is_faster(self, dynamics: Dynamics, every: bool) -> bool:
-        """Whether moving a path of all weights to memory and back costs more than weights first gains."""
+    def _one_loop_is_faster(self, dynamics: Dynamics, every: bool) -> bool:
+        """Whether one loop is faster: storing the weight path costs more time than drawing it first saves."""
+        smallest = self._execution.one_loop_from
         if every or self.at_once is not None or self.base != self.steps or self.gradient == "backprop":
             return False
-        w0 = jax.eval_shape(lambda key: dynamics.initial.sample(key=key), jax.random.key(0))
-        return w0.size >= MANY and jax.default_backend() == "cpu"
+        return smallest is not None and dynamics.initial.size >= smallest
 
-    def _together(
-        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
-    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-        """Weights and hidden units in one loop, each step's noise drawn when it comes: the same numbers."""
+    def _one_loop(
+        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, with_roughness: bool
+    ) -> tuple[Carried, Float[Array, ""]]:
+        """Weights and hidden units in one loop, with the noise of each step drawn in it. The numbers are the same."""
         method, dt = self._method, 1 / self.steps
         w0, path_key = start_of(dynamics, key)
         brownian = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
 
-        def step(carry: tuple[PyTree[Array], tuple], now: tuple[Depth, Int[Array, ""]]) -> tuple[Any, Float[Array, ""]]:
+        def step(
+            carry: "tuple[PyTree[Array], _HiddenCarry]", now: tuple[Depth, Int[Array, ""]]
+        ) -> "tuple[tuple[PyTree[Array], _HiddenCarry], Float[Array, '']]":
             w, h = carry
             t, i = now
             noise = brownian.step(i, area=method.needs_area)
@@ -256,23 +290,48 @@ class FixedGrid(eqx.Module):
             h = self._advance(dynamics.f_h, h, t, [dynamics.unravel(each) for each in stages.weights])
             return (w, h), nats
 
-        start = (method.weights_start(dynamics, w0), self._start(dynamics.f_h, h0, dynamics.unravel(w0), rough))
+        start = (
+            method.weights_start(dynamics, w0),
+            self._start(dynamics.f_h, h0, dynamics.unravel(w0), with_roughness),
+        )
         each = (self.times(w0.dtype)[:-1], jnp.arange(self.steps))
-        (w, (end, _, roughness)), nats = lax.scan(self._kept(step), start, each)
-        strayed = jnp.maximum(self._stray(w, h0.dtype).astype(h0.dtype), self._stray(end, h0.dtype))
+        (w, end), nats = lax.scan(self._recomputed(step), start, each)
+        zero = jnp.zeros((), h0.dtype)
+        distance = _larger(method.weights_shadow_distance(w), _larger(method.hidden_shadow_distance(end.state), zero))
         kl = jnp.sum(nats) + start_nats(dynamics.initial, w0, dynamics.kl)
-        return method.hidden_of(end), kl, roughness, strayed
+        return Carried(method.hidden_of(end.state), end.roughness, distance), kl
 
     def _reversible(
-        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, rough: bool
-    ) -> tuple[Hidden, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, with_roughness: bool
+    ) -> tuple[Carried, Float[Array, ""]]:
         w0, path_key = start_of(dynamics, key)
         noise = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
         if self.base != self.steps:
             noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
-        end = reversible_solve((dynamics, Both(w0, h0)), Grid(self.steps, rough, noise))
-        return end.y.h, end.nats + start_nats(dynamics.initial, w0, dynamics.kl), end.roughness, end.stray
+        end = reversible_solve((dynamics, JointState(w0, h0)), Grid(self.steps, with_roughness, noise))
+        kl = end.nats + start_nats(dynamics.initial, w0, dynamics.kl)
+        return Carried(end.y.h, end.roughness, end.shadow_distance), kl
 
     @property
-    def _method(self) -> Method:
-        return METHODS[self.method]
+    def _method(self) -> AbstractMethod:
+        return as_method(self.method)
+
+    @property
+    def _execution(self) -> Execution:
+        return execution_on(platform())
+
+    @property
+    def _unroll(self) -> int:
+        return self.unroll or self._execution.unroll
+
+
+class _HiddenCarry(NamedTuple):
+    """The carry of the loop over the hidden units: the method's state and, for the roughness, the last slope."""
+
+    state: PyTree[Array]
+    slope: Hidden | None
+    roughness: Float[Array, ""]
+
+
+def _larger(a: Float[Array, ""] | None, b: Float[Array, ""]) -> Float[Array, ""]:
+    return b if a is None else jnp.maximum(a.astype(b.dtype), b)

@@ -4,18 +4,24 @@ dw = f(t, w) dt + σ dB with constant σ, so that Itô and Stratonovich agree;  
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from sdebnn.checks import check_choice, shown
 from sdebnn.integrate.brownian import Noise
 from sdebnn.integrate.paths import Hidden, Process
-from sdebnn.processes import Depth, Weights
+from sdebnn.integrate.stability import check_contraction, shadow_distance
+from sdebnn.processes import AbstractPrior, Depth, Weights
 
 MethodName = Literal["euler", "heun", "ralston3", "reversible_heun"]
-Field = Callable[[Depth, Hidden, PyTree[Array]], Hidden]
+VectorField = Callable[[Depth, Hidden, PyTree[Array]], Hidden]
+W = TypeVar("W")
+H = TypeVar("H")
 
 
 class Stages(NamedTuple):
@@ -31,8 +37,82 @@ def _along(y: Array, dt: float, weights: tuple[float, ...], slopes: list[Array])
     return y + dt * sum(terms[1:], start=terms[0]) if terms else y
 
 
-class RungeKutta(NamedTuple):
-    """An explicit method of a few stages, per step of length dt:
+class AbstractMethod(eqx.Module, Generic[W, H]):
+    """One step of a fixed grid. W is the state it carries for the weights, H that for the hidden units.
+
+    The hidden units take each step with the weights at its stages, so the whole weight path can be drawn first. To
+    write an explicit Runge-Kutta method, give ``RungeKutta`` its tableau:
+
+        midpoint = RungeKutta(
+            1.0, shares=(0.0, 1.0), c=(0.0, 0.5), a=((), (0.5,)), alpha=(0.0, 0.5), beta=(0.0, 0.0)
+        )
+        FixedGrid(20, midpoint)
+
+    For any other method, subclass this class, with fields that are static, and ``FixedGrid`` accepts it.
+    """
+
+    order: eqx.AbstractVar[float]  # strong order of convergence
+    shares: eqx.AbstractVar[tuple[float, ...]]  # weight of each stage in the step, for the KL
+
+    @abstractmethod
+    def evaluations(self, steps: int) -> int:
+        """The number of evaluations of f_h in ``steps`` steps."""
+
+    @abstractmethod
+    def weights_start(self, process: Process, w0: Weights) -> W:
+        """The state at w_0."""
+
+    @abstractmethod
+    def weights_step(self, process: Process, state: W, t: Depth, dt: float, noise: Noise) -> tuple[W, Stages]:
+        """The state after a step from depth t, and the step's stages."""
+
+    @abstractmethod
+    def weights_of(self, state: W) -> Weights:
+        """The weights in the state."""
+
+    @abstractmethod
+    def hidden_start(self, f_h: VectorField, h0: Hidden, first: PyTree[Array]) -> tuple[H, Hidden]:
+        """The state at h_0, and the slope there with the first stage's arrays."""
+
+    @abstractmethod
+    def hidden_step(
+        self, f_h: VectorField, state: H, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
+    ) -> tuple[H, Hidden]:
+        """The state after a step with the arrays of its stages, and a slope within the step."""
+
+    @abstractmethod
+    def hidden_of(self, state: H) -> Hidden:
+        """The hidden units in the state."""
+
+    @property
+    def needs_area(self) -> bool:
+        """Whether a step uses the space-time Lévy area of the noise."""
+        return False
+
+    @property
+    def is_euler(self) -> bool:
+        """Whether this is Euler's method, for which drifts and fields may have faster implementations."""
+        return False
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether ``reversible_solve`` undoes the steps of this method."""
+        return False
+
+    def check_prior(self, prior: AbstractPrior, steps: int) -> None:
+        """Raise a ValueError for a prior under which the method is unstable."""
+
+    def weights_shadow_distance(self, state: W) -> Float[Array, ""] | None:
+        """The ``Solution.shadow_distance`` of a state of the weights; None for a method without a shadow."""
+        return None
+
+    def hidden_shadow_distance(self, state: H) -> Float[Array, ""] | None:
+        """The ``Solution.shadow_distance`` of a state of the hidden units; None for a method without a shadow."""
+        return None
+
+
+class RungeKutta(AbstractMethod[Weights, Hidden]):
+    """An explicit Runge-Kutta method. A step of length dt computes
 
     y_i = y + dt Σ_j a_ij f(t + c_j dt, y_j) + σ (α_i ΔB + β_i A),     y ← y + dt Σ_i share_i f(t + c_i dt, y_i) + σ ΔB
 
@@ -40,35 +120,51 @@ class RungeKutta(NamedTuple):
     and 1.5 if also Σ share c = Σ share α = ½, Σ share β = 1 and Σ share (α² + β² / 12) = ½ (Rößler 2010).
     """
 
-    order: float  # strong
-    shares: tuple[float, ...]
-    c: tuple[float, ...]
-    a: tuple[tuple[float, ...], ...]
-    alpha: tuple[float, ...]
-    beta: tuple[float, ...]
+    order: float = eqx.field(static=True)
+    shares: tuple[float, ...] = eqx.field(static=True)
+    c: tuple[float, ...] = eqx.field(static=True)
+    a: tuple[tuple[float, ...], ...] = eqx.field(static=True)
+    alpha: tuple[float, ...] = eqx.field(static=True)
+    beta: tuple[float, ...] = eqx.field(static=True)
+
+    def __check_init__(self):
+        lengths = {len(part) for part in (self.shares, self.c, self.a, self.alpha, self.beta)}
+        if len(lengths) > 1 or any(len(row) != i for i, row in enumerate(self.a)):
+            raise ValueError(
+                f"shares={self.shares}, c={self.c}, a={self.a}, alpha={self.alpha}, beta={self.beta} are not an "
+                "explicit tableau: give each one entry per stage, and row i of a exactly i entries."
+            )
 
     @property
     def needs_area(self) -> bool:
         """Whether a step uses the Lévy area."""
         return any(self.beta)
 
+    @property
+    def is_euler(self) -> bool:
+        """Whether there is a single stage, at the start of the step."""
+        return self.shares == (1.0,) and self.c == (0.0,) and not any(self.alpha + self.beta)
+
     def evaluations(self, steps: int) -> int:
-        """Of f_h, in so many steps."""
+        """One for each stage of each step."""
         return len(self.shares) * steps
 
-    def weights_start(self, process: Process, w0: Weights) -> Any:
-        """The state is w itself."""
+    def weights_start(self, process: Process, w0: Weights) -> Weights:
+        """w_0 itself."""
         return w0
 
-    def weights_step(self, process: Process, w: Weights, t: Depth, dt: float, noise: Noise) -> tuple[Weights, Stages]:
-        """Advance the weights; the stages carry the hidden units through the same step."""
-        prior = process.prior
+    def weights_step(
+        self, process: Process, state: Weights, t: Depth, dt: float, noise: Noise
+    ) -> tuple[Weights, Stages]:
+        """The weights after a step, and its stages."""
+        w, prior = state, process.prior
         weights, corrections, slopes = [], [], []
         for c, row, alpha, beta in zip(self.c, self.a, self.alpha, self.beta, strict=True):
             w_i = _along(w, dt, row, slopes)
             if alpha:
                 w_i = w_i + prior.sigma * alpha * noise.dB
             if beta:
+                assert noise.area is not None
                 w_i = w_i + prior.sigma * beta * noise.area
             weights.append(w_i)
             corrections.append(process.drift(t + c * dt, w_i))
@@ -76,56 +172,64 @@ class RungeKutta(NamedTuple):
         after = _along(w, dt, self.shares, slopes) + prior.sigma * noise.dB
         return after, Stages(tuple(weights), tuple(corrections))
 
-    def weights_of(self, w: Weights) -> Weights:
-        """w, out of the state."""
-        return w
+    def weights_of(self, state: Weights) -> Weights:
+        """The state itself."""
+        return state
 
-    def hidden_start(self, f_h: Field, h0: Hidden, first: PyTree[Array]) -> tuple[Any, Hidden]:
-        """The state is h itself; beside it, the slope at depth 0."""
+    def hidden_start(self, f_h: VectorField, h0: Hidden, first: PyTree[Array]) -> tuple[Hidden, Hidden]:
+        """h_0 itself, and the slope at depth 0."""
         return h0, f_h(0.0, h0, first)
 
     def hidden_step(
-        self, f_h: Field, h: Hidden, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
+        self, f_h: VectorField, state: Hidden, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
     ) -> tuple[Hidden, Hidden]:
-        """Advance the hidden units through the stages' weights; beside them, a slope of the step."""
+        """The hidden units after a step, and the slope of its first stage."""
         slopes: list[Hidden] = []
         for c, row, random in zip(self.c, self.a, stages, strict=True):
-            slopes.append(f_h(t + c * dt, _along(h, dt, row, slopes), random))
-        return _along(h, dt, self.shares, slopes), slopes[0]
+            slopes.append(f_h(t + c * dt, _along(state, dt, row, slopes), random))
+        return _along(state, dt, self.shares, slopes), slopes[0]
 
-    def hidden_of(self, h: Hidden) -> Hidden:
-        """h, out of the state."""
-        return h
+    def hidden_of(self, state: Hidden) -> Hidden:
+        """The state itself."""
+        return state
 
 
-class _Pair(NamedTuple):
-    """y, its shadow, and what was evaluated at the shadow: NN_φ for the weights, the slope for the hidden units."""
+class Pair(NamedTuple):
+    """y, its shadow ŷ, and what was evaluated at the shadow: NN_φ for the weights, the slope for the hidden units."""
 
     y: Float[Array, "..."]
     shadow: Float[Array, "..."]
     known: Float[Array, "..."]
 
 
-class ReversibleHeun(NamedTuple):
-    """Kidger et al.'s reversible Heun: one evaluation a step, and each step can be undone without solving anything.
+class ReversibleHeun(AbstractMethod[Pair, Pair]):
+    """The reversible Heun method of Kidger et al., with one evaluation a step. Each step can be undone exactly.
 
     ŷ ← 2 y - ŷ + dt f(t, ŷ) + σ ΔB,   then   y ← y + ½ dt (f(t, ŷ_before) + f(t + dt, ŷ_after)) + σ ΔB
     """
 
-    order: float = 1.0
-    shares: tuple[float, ...] = (0.5, 0.5)
-    needs_area: bool = False
+    order: float = eqx.field(default=1.0, static=True)
+    shares: tuple[float, ...] = eqx.field(default=(0.5, 0.5), static=True)
+
+    @property
+    def is_reversible(self) -> bool:
+        """True."""
+        return True
+
+    def check_prior(self, prior: AbstractPrior, steps: int) -> None:
+        """Refuse a prior that contracts too strongly."""
+        check_contraction(prior, steps)
 
     def evaluations(self, steps: int) -> int:
-        """Of f_h: one at the start, one a step."""
+        """One at the start, and one for each step."""
         return steps + 1
 
-    def weights_start(self, process: Process, w0: Weights) -> Any:
-        """The state: both copies at w_0."""
-        return _Pair(w0, w0, process.drift(jnp.zeros((), w0.dtype), w0))
+    def weights_start(self, process: Process, w0: Weights) -> Pair:
+        """Both copies at w_0."""
+        return Pair(w0, w0, process.drift(jnp.zeros((), w0.dtype), w0))
 
-    def weights_step(self, process: Process, state: _Pair, t: Depth, dt: float, noise: Noise) -> tuple[_Pair, Stages]:
-        """Advance the weights; both shadows, before and after, carry the hidden units."""
+    def weights_step(self, process: Process, state: Pair, t: Depth, dt: float, noise: Noise) -> tuple[Pair, Stages]:
+        """The pair after a step; the shadows before and after it are its stages."""
         w, shadow, known = state
         prior = process.prior
         kick = prior.sigma * noise.dB
@@ -133,42 +237,48 @@ class ReversibleHeun(NamedTuple):
         after = 2 * w - shadow + slope * dt + kick
         new = process.drift(t + dt, after)
         w = w + 0.5 * (slope + prior.drift(t + dt, after) + new) * dt + kick
-        return _Pair(w, after, new), Stages((shadow, after), (known, new))
+        return Pair(w, after, new), Stages((shadow, after), (known, new))
 
-    def weights_of(self, state: _Pair) -> Weights:
-        """w, out of the state."""
+    def weights_of(self, state: Pair) -> Weights:
+        """The first copy."""
         return state.y
 
-    def hidden_start(self, f_h: Field, h0: Hidden, first: PyTree[Array]) -> tuple[Any, Hidden]:
-        """The state: both copies at h_0; beside it, the slope there."""
+    def hidden_start(self, f_h: VectorField, h0: Hidden, first: PyTree[Array]) -> tuple[Pair, Hidden]:
+        """Both copies at h_0, and the slope there."""
         slope = f_h(jnp.zeros((), h0.dtype), h0, first)
-        return _Pair(h0, h0, slope), slope
+        return Pair(h0, h0, slope), slope
 
     def hidden_step(
-        self, f_h: Field, state: _Pair, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
-    ) -> tuple[_Pair, Hidden]:
-        """Advance the hidden units through the weights after the step; beside them, the slope there."""
+        self, f_h: VectorField, state: Pair, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
+    ) -> tuple[Pair, Hidden]:
+        """The pair after a step with the weights at its end, and the slope there."""
         h, shadow, slope = state
         after = 2 * h - shadow + slope * dt
         new = f_h(t + dt, after, stages[1])
-        return _Pair(h + 0.5 * (slope + new) * dt, after, new), new
+        return Pair(h + 0.5 * (slope + new) * dt, after, new), new
 
-    def hidden_of(self, state: _Pair) -> Hidden:
-        """h, out of the state."""
+    def hidden_of(self, state: Pair) -> Hidden:
+        """The first copy."""
         return state.y
 
+    def weights_shadow_distance(self, state: Pair) -> Float[Array, ""] | None:
+        """The distance between both copies."""
+        return shadow_distance(state.y, state.shadow)
 
-Method = RungeKutta | ReversibleHeun
+    def hidden_shadow_distance(self, state: Pair) -> Float[Array, ""] | None:
+        """The distance between both copies."""
+        return shadow_distance(state.y, state.shadow)
 
-# The two roots of 28 β_3² - 72 β_3 + 27 = 0, with β_2 = 3 - 4/3 β_3, give order 1.5; this one errs less.
+
+# Both roots of 28 β_3² - 72 β_3 + 27 = 0, with β_2 = 3 - 4/3 β_3, give order 1.5; this one has the smaller error.
 _BETA_3 = (18 - 3 * math.sqrt(15)) / 14
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, RungeKutta | ReversibleHeun] = {
     # Euler-Maruyama
     "euler": RungeKutta(1.0, shares=(1.0,), c=(0.0,), a=((),), alpha=(0.0,), beta=(0.0,)),
     # stochastic Heun: order 2 in the drift
     "heun": RungeKutta(1.0, (0.5, 0.5), c=(0.0, 1.0), a=((), (1.0,)), alpha=(0.0, 1.0), beta=(0.0, 0.0)),
-    # Ralston's method of order 3 in the drift, with noise in its stages that makes the strong order 1.5
+    # Ralston's method: order 3 in the drift; the noise in its stages makes the strong order 1.5
     "ralston3": RungeKutta(
         1.5,
         shares=(2 / 9, 1 / 3, 4 / 9),
@@ -179,3 +289,18 @@ METHODS: dict[str, Method] = {
     ),
     "reversible_heun": ReversibleHeun(),
 }
+
+
+def method_name(method: AbstractMethod) -> str:
+    """The name of a method of ``METHODS``; the name of the class of any other."""
+    return next((name for name, known in METHODS.items() if known == method), type(method).__name__)
+
+
+def as_method(method: object) -> AbstractMethod:
+    """The method, given as an object or by its name."""
+    if isinstance(method, AbstractMethod):
+        return method
+    if not isinstance(method, str):
+        raise ValueError(f"method={shown(method)} is not a method: pass a name such as 'euler', or an AbstractMethod.")
+    check_choice("method", method, tuple(METHODS))
+    return METHODS[method]

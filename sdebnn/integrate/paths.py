@@ -1,10 +1,10 @@
-"""What a solver is given and what it returns; the KL of one weight path from the prior.
+"""The inputs and outputs of solvers, and the KL of one weight path from the prior.
 
 With u = (f_q - f_p) / σ = NN_φ / σ, along a path of Q:   log dQ/dP = ½ ∫|u|² dt + ∫ u·dB   (Itô).
 
     KL = ½ ∫|u|² dt + ∫ v·dB + KL(q(w_0) || p(w_0)),   v = 0  (analytic),  u  (full),  u with φ constant  (stl)
 
-∫ v·dB has mean zero if, and only if, v is taken at the left end of each step and the step does not look ahead.
+∫ v·dB has mean zero only if v is evaluated at the left end of each step and the step does not look ahead.
 """
 
 from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from sdebnn.checks import check_choice, check_key, shown
-from sdebnn.processes import OU, Depth, Drift, Law, Weights
+from sdebnn.checks import check_choice, check_instance, check_key
+from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Depth, Weights
 
-Estimator = Literal["analytic", "full", "stl"]
+KLEstimator = Literal["analytic", "full", "stl"]
 Hidden = Float[Array, "example *state"]
 
 
@@ -26,101 +26,127 @@ Hidden = Float[Array, "example *state"]
 class Process(Protocol):
     """The posterior of the weights, dw = (f_p + NN_φ) dt + σ dB from w_0, and how its KL is estimated."""
 
-    prior: OU
-    drift: Drift
-    initial: Law
-    kl: Estimator
+    @property
+    def prior(self) -> AbstractPrior:
+        """f_p and σ."""
+        ...
+
+    @property
+    def drift(self) -> AbstractDrift:
+        """NN_φ."""
+        ...
+
+    @property
+    def initial(self) -> AbstractInitialLaw:
+        """The law of w_0."""
+        ...
+
+    @property
+    def kl(self) -> KLEstimator:
+        """The estimator of the KL."""
+        ...
 
 
 class Posterior(eqx.Module):
-    """A ``Process`` by itself, with no hidden units to carry."""
+    """A ``Process`` without hidden units."""
 
-    prior: OU
-    drift: Drift
-    initial: Law
-    kl: Estimator = eqx.field(default="analytic", static=True)
+    prior: AbstractPrior
+    drift: AbstractDrift
+    initial: AbstractInitialLaw
+    kl: KLEstimator = eqx.field(default="analytic", static=True)
+
+    def __check_init__(self):
+        check_instance("prior", self.prior, AbstractPrior, "a prior", "OU(sigma=0.1)")
+        check_instance("drift", self.drift, AbstractDrift, "a drift", "one such as DriftNet, or an AbstractDrift")
+        check_instance("initial", self.initial, AbstractInitialLaw, "a law of w_0", "Point or Normal")
 
 
 @runtime_checkable
 class Dynamics(Process, Protocol):
-    """All that is solved: the weights, and the hidden units dh = f_h dt through them. An ``SDEBlock`` is one."""
+    """A ``Process`` with the hidden units dh = f_h dt that are driven by its weights, such as an ``SDEBlock``."""
 
     def unravel(self, w: Float[Array, "*step weight"]) -> PyTree[Array]:
-        """The arrays of the field that standardised weights stand for."""
+        """The arrays of the field that belong to standardised weights."""
         ...
 
     def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
-        """dh/dt of a batch, with these arrays in place."""
+        """dh/dt of a batch, computed with these arrays."""
+        ...
+
+    def all_euler_steps(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+        """h_1 after all Euler steps, if the field has a faster way to take them than a loop; otherwise None.
+
+        Every array in ``random`` has the steps as its first axis. ``keep`` is whether to store the forward pass for
+        the gradient, and ``unroll`` the number of steps that are compiled as one.
+        """
         ...
 
 
 class Solution(NamedTuple):
-    """One draw of the weights, evaluated on a batch; and what that took.
+    """One draw of the weights evaluated on a batch, with statistics of the solve.
 
-    ``evaluations`` counts those of f_h (as many as of NN_φ); ``finished`` is whether depth 1 was reached;
-    ``roughness``, if asked for, is how much the slope dh/dt changes from step to step: the mean square, summed over
-    depth; ``stray`` is how far the shadow of reversible Heun is from the state at depth 1, in units of the state's
-    size, and 0 for other methods.
+    ``evaluations`` is the number of evaluations of f_h (and of NN_φ). ``finished`` is whether depth 1 was reached.
+    ``roughness``, if requested, is the mean square change of the slope dh/dt from step to step, summed over depth.
+    ``shadow_distance`` is the distance between the state at depth 1 and its shadow, which is reversible Heun's second
+    copy of the state, in units of the state's size; it is 0 for other methods.
     """
 
-    outputs: Float[Array, "..."]
+    outputs: Float[Array, "example *output"]
     kl: Float[Array, ""]
-    evaluations: Int[Array, ""]
-    finished: Bool[Array, ""]
-    roughness: Float[Array, ""]
-    stray: Float[Array, ""] | float = 0.0
+    evaluations: Int[Array, ""] | int = 0
+    finished: Bool[Array, ""] | bool = True
+    roughness: Float[Array, ""] | float = 0.0
+    shadow_distance: Float[Array, ""] | float = 0.0
 
 
 class WeightPath(NamedTuple):
-    """One draw of the weights at every grid point, both ends included, and its KL estimate in nats.
+    """One draw of the weights at every grid point, including both ends, and its KL estimate in nats.
 
-    ``stages`` are the weights that carry the hidden units through each step, one set for each stage of the method.
+    ``stages`` are the weights with which the hidden units take each step, one set for each stage of the method.
+    ``shadow_distance`` is that of ``Solution``, for the weights; None for methods without a shadow.
     """
 
     t: Float[Array, " time"]
     w: Float[Array, "time weight"]
     stages: tuple[Float[Array, "step weight"], ...]
     kl: Float[Array, ""]
+    shadow_distance: Float[Array, ""] | None = None
 
 
-def check_estimator(kl: str, drift: Drift) -> None:
-    """Refuse an estimator that is unknown, or that cannot be what it says for this drift."""
-    check_choice("kl", kl, get_args(Estimator))
-    if kl == "stl" and not isinstance(drift, eqx.Module):
-        raise ValueError(
-            f"kl='stl' holds the drift's parameters constant, and cannot see those of drift={shown(drift)}: "
-            "write it as an Equinox module whose arrays they are, or use kl='analytic'."
-        )
+def check_estimator(kl: str) -> None:
+    """Refuse an unknown estimator of the KL."""
+    check_choice("kl", kl, get_args(KLEstimator))
 
 
 def frozen(tree: PyTree) -> PyTree:
-    """The same tree, through whose arrays no gradient flows."""
+    """The same tree with gradients stopped at its arrays."""
     arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
     return eqx.combine(lax.stop_gradient(arrays), rest)
 
 
 def start_of(process: Process, key: PRNGKeyArray) -> tuple[Weights, PRNGKeyArray]:
-    """w_0, and the key that names the Brownian path."""
-    check_estimator(process.kl, process.drift)
+    """w_0, and the key of the Brownian path."""
+    check_estimator(process.kl)
     check_key(key)
     initial_key, path_key = jax.random.split(key)
     return process.initial.sample(key=initial_key), path_key
 
 
-def start_nats(initial: Law, w0: Weights, kl: Estimator) -> Float[Array, ""]:
-    """The start's part of the KL: in closed form, or the log density ratio at w_0 that goes with the martingale."""
-    if kl == "analytic":
-        return initial.kl()
+def start_nats(initial: AbstractInitialLaw, w0: Weights, kl: KLEstimator) -> Float[Array, ""]:
+    """The KL of w_0: in closed form for the analytic estimator if there is one, otherwise by the log density ratio."""
+    closed_form = initial.kl() if kl == "analytic" else None
+    if closed_form is not None:
+        return closed_form
     return (frozen(initial) if kl == "stl" else initial).log_ratio(w0)
 
 
 def energy(process: Process, correction: Weights) -> Float[Array, ""]:
-    """½ |u|², from NN_φ: what the KL gains per unit of depth."""
+    """½ |u|² from NN_φ: the KL per unit of depth."""
     return 0.5 * jnp.sum((correction / process.prior.sigma) ** 2)
 
 
 def integrand(process: Process, t: Depth, w: Weights, correction: Weights) -> Weights | None:
-    """v of the martingale ∫ v·dB, at the left end of a step where NN_φ is ``correction``; none if analytic."""
+    """v of the martingale ∫ v·dB at the left end of a step, where NN_φ is ``correction``; None for "analytic"."""
     if process.kl == "analytic":
         return None
     return (frozen(process.drift)(t, w) if process.kl == "stl" else correction) / process.prior.sigma
@@ -135,9 +161,9 @@ def step_nats(
     dt: float,
     dB: Weights,
 ) -> Float[Array, ""]:
-    """What one step from (t, w) adds to the KL: the energy over its stages, NN_φ at each, and the martingale."""
+    """The KL of one step from (t, w): the energy, from NN_φ at each stage, and the martingale."""
     energies = [share * energy(process, f) for share, f in zip(shares, corrections, strict=True)]
     nats = dt * sum(energies, start=jnp.zeros((), w.dtype))
     v = integrand(process, t, w, corrections[0])
-    # Zero mean, yet kept: path by path it cancels the likelihood's noise.
+    # The term has mean zero, but near the optimum it reduces the variance of the ELBO.
     return nats if v is None else nats + jnp.sum(v * dB)

@@ -1,4 +1,4 @@
-"""Where reversible Heun is stable, and how far its shadow strays from the state where it is not.
+"""When reversible Heun is stable, and how far its shadow moves away from the state when it is not.
 
 On dy = -a y dt + σ dB with steps dt and r = a dt, one step maps the state y and its shadow ŷ to
 
@@ -10,19 +10,17 @@ reduce what the distance starts from, but not its growth.
 """
 
 import warnings
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from sdebnn.processes import OU
+from sdebnn.processes import AbstractPrior
 
-MAX_SHADOW_SPREAD = 1.0  # in standard deviations of the weights: beyond it, the shadow is mostly instability
-MAX_STRAY = 0.5  # in units of the state: a stable solve stays well below it
+MAX_SHADOW_SPREAD = 1.0  # in standard deviations of the weights; above it, more than half of the shadow is error
+MAX_SHADOW_DISTANCE = 0.5  # in units of the state: a stable solve stays well below it
 REMEDY = "use method='heun' or 'ralston3' with gradient='checkpoint'"
 
 
@@ -38,40 +36,41 @@ def shadow_spread(rate: float, steps: int) -> float:
     first, second = r / 2, -r / 2 - r**2
     alpha = (second - first * q) / (p - q)
     j = np.arange(steps)
-    with np.errstate(over="ignore", under="ignore"):  # a distance beyond all numbers is infinite, and refused
+    with np.errstate(over="ignore", under="ignore"):  # a distance that overflows becomes infinite and is refused
         distance = np.sqrt(np.mean((alpha * p**j + (first - alpha) * q**j) ** 2))
     return float(distance / np.sqrt(-np.expm1(-2 * rate) / (2 * rate) if rate else 1.0))
 
 
-def check_contraction(prior: Any, steps: int, remedy: str = REMEDY) -> None:
-    """Refuse reversible Heun for a prior that pulls so strongly that the shadow strays farther than the weights spread.
+def check_contraction(prior: AbstractPrior, steps: int, remedy: str = REMEDY) -> None:
+    """Refuse reversible Heun for a prior under which the shadow is farther from the weights than their own spread.
 
-    The drift and the field are evaluated at the shadow: from there on more than half of what they see is instability.
+    The drift and the field are evaluated at the shadow, whose variation would be mostly error.
     """
-    if not isinstance(prior, OU) or isinstance(prior.rate, jax.Array):  # an array is trained: only a solve can tell
+    rate = prior.contraction()
+    if rate is None:  # unknown or trained: only a solve shows whether it is stable
         return
-    rate, spread = prior.rate, shadow_spread(prior.rate, steps)
+    spread = shadow_spread(rate, steps)
     if spread > MAX_SHADOW_SPREAD:
         raise ValueError(
-            f"rate={rate:g} makes reversible Heun unstable: in {steps} steps its shadow strays {spread:.3g} standard "
-            f"deviations from the weights; {remedy}."
+            f"rate={rate:g} makes reversible Heun unstable: after {steps} steps its shadow is {spread:.3g} standard "
+            f"deviations away from the weights; {remedy}."
         )
 
 
-def stray(state: Float[Array, "*state"], shadow: Float[Array, "*state"]) -> Float[Array, ""]:
+def shadow_distance(state: Float[Array, "*state"], shadow: Float[Array, "*state"]) -> Float[Array, ""]:
     """The distance between the state at depth 1 and its shadow, in units of the state's size (root mean squares)."""
     size = jnp.sqrt(jnp.mean(state**2))
     apart = jnp.sqrt(jnp.mean((shadow - state) ** 2))
-    # Where both are zero, nothing has strayed; an infinite state is never stable.
+    # If both are zero, the distance is 0; an infinite state gives NaN or infinity, which is never stable.
     return lax.stop_gradient(jnp.where(apart == 0, 0.0, apart / jnp.where(size == 0, jnp.finfo(size.dtype).tiny, size)))
 
 
-def warn_if_stray(found: Float[Array, "..."]) -> None:
-    """Warn of a solve by reversible Heun that went unstable. While JAX traces, nothing is known."""
+def warn_if_unstable(found: Float[Array, "..."]) -> None:
+    """Warn if a solve by reversible Heun was unstable. Traced values are not known yet and are not checked."""
     if isinstance(found, Tracer):
         return
     worst = float(np.max(np.asarray(found)))
-    if not worst <= MAX_STRAY:
+    if not worst <= MAX_SHADOW_DISTANCE:
         warnings.warn(
             f"reversible Heun is unstable here: at depth 1 its shadow is {worst:.3g} times the state's size away from "
             f"the state, since the drift or the field contracts; {REMEDY}.",

@@ -1,6 +1,6 @@
-"""The noise of the weights as a term of diffrax, and which of its solvers and adjoints can take it.
+"""The noise of the weights as a term of diffrax, and which solvers and adjoints of diffrax accept it.
 
-Whether they can is found by tracing a solve of two weights, which is what refuses it: nothing is run.
+Whether they do is found by tracing a solve of two weights: diffrax then raises an error, and nothing is run.
 """
 
 import functools
@@ -16,27 +16,27 @@ from sdebnn.checks import shown
 
 
 class NoiseOnWeights(diffrax.AbstractTerm):
-    """σ dB on w, the first part of the state; nothing on the rest."""
+    """σ dB on w, the first part of the state, and zero on the other parts."""
 
     sigma: float
     path: diffrax.AbstractBrownianPath
-    still: PyTree
+    zeros: PyTree
 
     def vf(self, t: Any, y: Any, args: Any) -> Any:
-        """σ, whatever the state: the noise is additive."""
+        """σ, which does not depend on the state, because the noise is additive."""
         return jnp.asarray(self.sigma, y[0].dtype)
 
     def contr(self, t0: Any, t1: Any, **options: Any) -> Any:
-        """What the path does between two times."""
+        """The increment of the path between two times."""
         return self.path.evaluate(t0, t1, **options)
 
     def prod(self, vf: Any, control: Any) -> Any:
-        """σ dB, in the form of the state."""
-        return vf * control, *self.still
+        """σ dB, with the structure of the state."""
+        return vf * control, *self.zeros
 
 
 class _NoPath(diffrax.AbstractBrownianPath):
-    """A path that stays at zero, for trying solvers."""
+    """A path that is constantly zero, for tracing solvers."""
 
     t0: Any = 0.0
     t1: Any = 1.0
@@ -58,7 +58,7 @@ def _terms() -> diffrax.MultiTerm:
 
 
 def _complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
-    """What diffrax has against the pair, remembered where the solver can be."""
+    """Why diffrax refuses the pair, or None; cached if the solver can be hashed."""
     try:
         return _traced_complaint(solver, adjoint)
     except TypeError:  # a solver that holds arrays has no hash
@@ -67,7 +67,7 @@ def _complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdj
 
 @functools.cache
 def _traced_complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.AbstractAdjoint] | None) -> str | None:
-    """What diffrax has against solving with adaptive steps and, with an adjoint, against the gradient. In one line."""
+    """Why diffrax refuses adaptive steps or, with an adjoint, their gradient, in one line; None if it accepts them."""
     if not isinstance(solver, diffrax.AbstractItoSolver | diffrax.AbstractStratonovichSolver):
         return "it is not made for SDEs"
 
@@ -87,10 +87,10 @@ def _traced_complaint(solver: diffrax.AbstractSolver, adjoint: type[diffrax.Abst
     return None
 
 
-def adapting(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
-    """The solver, if it can choose its steps; or beside two half steps, if that makes it able; refused otherwise."""
+def adaptive_solver(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    """The solver itself if it estimates its error, else the solver with half steps if that works; else an error."""
     if not isinstance(solver, diffrax.AbstractSolver):
-        raise ValueError(f"solver={shown(solver)} is not one of diffrax: pass one such as diffrax.ShARK().")
+        raise ValueError(f"solver={shown(solver)} is not a solver of diffrax: pass one such as diffrax.ShARK().")
     complaint = _complaint(solver, None)
     if complaint is None:
         return solver
@@ -120,13 +120,13 @@ def check_adjoint(solver: diffrax.AbstractSolver, adjoint: diffrax.AbstractAdjoi
 
 
 def is_reversible(solver: diffrax.AbstractSolver) -> bool:
-    """Whether the solver is reversible Heun, alone or in half steps."""
+    """Whether the solver is reversible Heun, with or without half steps."""
     return isinstance(solver.solver if isinstance(solver, diffrax.HalfSolver) else solver, diffrax.ReversibleHeun)
 
 
 def evaluations_a_step(solver: diffrax.AbstractSolver) -> int:
-    """How often a step, accepted or not, evaluates the slopes: once for each stage, once where there are no stages."""
-    if isinstance(solver, diffrax.HalfSolver):  # one whole step beside two halves
+    """The number of evaluations of the slopes in a step, accepted or not: one for each stage, or one without stages."""
+    if isinstance(solver, diffrax.HalfSolver):  # one whole step and two half steps
         return 3 * evaluations_a_step(solver.solver)
     tableau = getattr(solver, "tableau", None)
     if tableau is None:

@@ -1,20 +1,28 @@
-"""Train any model of the contract, by its evidence lower bound, and lose nothing on the way."""
+"""Training of any model of the contract by its evidence lower bound, with checkpoints that a run can resume from."""
 
+from sdebnn.train.checkpoints import RunFolder, saved_answer, saved_seconds, saved_steps
 from sdebnn.train.engine import Fit, fit
-from sdebnn.train.folder import RunFolder, saved_answer, saved_seconds, saved_steps
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
-from sdebnn.train.objective import Elbo, as_data, elbo, is_lazy
+from sdebnn.train.objective import Elbo, elbo
+from sdebnn.train.optimizers import constant_adam, grouped_adam
+from sdebnn.train.options import Batches, Checkpoints, Objective, Optimizer, Recipe, Validation
 
 __all__ = [
+    "Batches",
+    "Checkpoints",
     "Elbo",
     "EstimatorNoise",
     "Fit",
+    "Objective",
+    "Optimizer",
+    "Recipe",
     "RunFolder",
-    "as_data",
+    "Validation",
+    "constant_adam",
     "elbo",
     "estimator_noise",
     "fit",
-    "is_lazy",
+    "grouped_adam",
     "saved_answer",
     "saved_seconds",
     "saved_steps",

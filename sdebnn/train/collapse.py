@@ -1,59 +1,49 @@
-"""Collapse: a posterior that has become its prior, and so learned nothing, because the KL was charged too early.
+"""Posterior collapse: the posterior has become the prior, and the model has learned nothing.
 
-Where w_0 is inferred, the start of training can make it cheaper to pay no KL at all than to fit: the weights return to
-their prior, and the net explains the data as noise. A warm-up of the KL's weight avoids most such fits; the rest are
-told by their terms: next to no KL, and a likelihood far below that of residuals as large as its own noise.
+If w_0 is inferred, early training can raise the bound by shrinking the KL to zero: the weights return to their prior,
+and the model explains the data as noise. A warm-up of the KL weight avoids most collapses. The others are
+recognised by a KL near zero and a log-likelihood below that of residuals as large as the likelihood's own noise.
 """
 
 import warnings
-from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from sdebnn.likelihoods import Categorical, Likelihood, noise_log_prob, parted
-from sdebnn.processes import Normal
+from sdebnn.contract import AbstractModel
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.processes import AbstractInitialLaw
 
-KL_WARMUP = 0.3  # share of a run over which the KL's weight rises, where w_0 is inferred
-LITTLE_KL = 1.0  # nats of the whole data set
-SHORTFALL = 0.5  # nats per example: what residuals of twice the noise's variance cost under a Gaussian
-LAST = 0.1  # share of the run over which the terms are averaged
-
-
-def infers_start(model: Any) -> bool:
-    """Whether any weight of a model is inferred at depth 0, and so charged for."""
-    nodes = jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, Normal))
-    return any(isinstance(node, Normal) for node in nodes)
+KL_WARMUP = 0.3  # default share of the run for the warm-up of the KL weight, if w_0 is inferred
+MAX_COLLAPSED_KL = 1.0  # nats for the whole data set
+AVERAGED_SHARE = 0.1  # the terms are averaged over this share of the steps, at the end of the run
 
 
-def warn_if_collapsed(likelihood: Likelihood, history: dict[str, np.ndarray], y: Array) -> None:
-    """Warn of a fit that paid next to no KL and explains the targets worse than its own noise would."""
+def infers_start(model: AbstractModel) -> bool:
+    """Whether any weights of a model are inferred at depth 0, so that the KL includes them."""
+
+    def is_law(node: PyTree) -> bool:
+        return isinstance(node, AbstractInitialLaw)
+
+    return any(is_law(node) and node.is_inferred for node in jax.tree.leaves(model, is_leaf=is_law))
+
+
+def warn_if_collapsed(likelihood: AbstractLikelihood, history: dict[str, np.ndarray], y: Array) -> None:
+    """Warn if the KL of a fit is near zero and the targets are explained worse than by the likelihood's noise."""
     run = np.flatnonzero(np.isfinite(history["kl"]))
     if not run.size:
         return
-    last = run[-max(1, int(LAST * run.size)) :]
+    last = run[-max(1, int(AVERAGED_SHARE * run.size)) :]
     kl = float(history["kl"][last].mean())
-    weights = parted(likelihood, y)[2]
+    likelihood, targets, weights = likelihood.split_weights(y)
     fit = float(history["log_likelihood"][last].mean()) / (y.shape[0] if weights is None else float(weights.sum()))
-    expected = _log_prob_without_collapse(likelihood, y)
-    if kl > LITTLE_KL or expected is None or fit > expected:
+    expected = likelihood.log_prob_of_a_fit(targets, weights)
+    if kl > MAX_COLLAPSED_KL or expected is None or fit > expected:
         return
     warnings.warn(
-        f"the fit has collapsed to its prior: its KL is {kl:.2g} nats, and its mean log-likelihood {fit:.3g} nats an "
-        f"example, where a fit has more than {expected:.3g}; raise kl_warmup, train for longer, or try another key.",
+        f"the fit has collapsed to its prior: its KL is {kl:.2g} nats, and its mean log-likelihood is {fit:.3g} nats "
+        f"per example, not above {expected:.3g}; raise kl_warmup, train for longer, or try another key.",
         RuntimeWarning,
         stacklevel=3,
     )
-
-
-def _log_prob_without_collapse(likelihood: Likelihood, y: Array) -> float | None:
-    """A mean log-likelihood, in nats an example, that a net which has learned something exceeds; None if unknown."""
-    likelihood, y, weights = parted(likelihood, y)
-    if isinstance(likelihood, Categorical):  # no better than the frequencies of the classes
-        share = np.bincount(np.asarray(y), None if weights is None else np.asarray(weights))
-        share = share[share > 0] / share.sum()
-        entropy = float(-(share * np.log(share)).sum())
-        return -entropy + 0.02 * entropy if entropy > 0 else None
-    noise = noise_log_prob(likelihood)
-    return None if noise is None else y.shape[-1] * (noise - SHORTFALL)

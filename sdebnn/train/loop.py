@@ -1,7 +1,7 @@
-"""Many training steps in one compiled call: the state goes in and comes out, and of the rest only the records.
+"""Many training steps in one compiled call, which takes the training state and returns the next one.
 
-The number of steps is an argument of the program, not a part of it: a run that was stopped anywhere goes on through the
-same program, and so to the same numbers, bit for bit.
+The number of steps is an argument of the compiled program. A run that was stopped anywhere therefore resumes through
+the same program, and reaches the same numbers, bit for bit.
 """
 
 from collections.abc import Callable
@@ -11,32 +11,36 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from sdebnn.processes import OU
-from sdebnn.programs import compiled
-from sdebnn.train.graphs import compiler_options
-from sdebnn.train.objective import Elbo, as_floats, elbo
-from sdebnn.train.stacks import Stacks, stacked, unstacked
+from sdebnn.data import as_floats
+from sdebnn.processes import AbstractPrior
+from sdebnn.programs import Compiled, compiled
+from sdebnn.train.batches import StepBatches, epoch_keys
+from sdebnn.train.objective import Elbo, elbo
+from sdebnn.train.stacks import stacked, unstacked
+from sdebnn.train.xla_options import compiler_options
 
-KL_FLOOR = 1e-3  # of the KL weight, where its warm-up starts
+KL_WARMUP_START = 1e-3  # the share of the KL weight with which the warm-up starts
 
 
 class TrainState(NamedTuple):
-    """All that changes over training. What is not here is named by the key and the step."""
+    """Everything that changes during training. Whatever is random is derived from the key and the step number."""
 
-    parameters: Stacks
+    parameters: PyTree
     optimizer: PyTree
-    ema: Stacks | None  # None, if none is kept
+    ema: PyTree | None  # the moving average of the parameters, or None
     step: Int[Array, ""]
-    skipped: Int[Array, ""]  # steps whose numbers were not finite, in all
-    in_a_row: Int[Array, ""]  # and just now
+    skipped: Int[Array, ""]  # number of steps that were skipped because a number was not finite
+    in_a_row: Int[Array, ""]  # how many of them directly precede this state
 
 
 class Job(NamedTuple):
-    """What stays the same over a fit, and is compiled in."""
+    """What stays the same during a fit and is compiled into the program."""
 
     optimizer: optax.GradientTransformation
     examples: int
@@ -50,131 +54,190 @@ class Job(NamedTuple):
     ema: float | None
     augment: Callable[..., Array] | None
     max_skipped: int
-    records: int  # how many steps one call may run
+    steps_a_call: int  # the largest number of steps in one call
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return self.examples // self.batch_size
 
 
-class Batches(NamedTuple):
-    """Where the batches of a call come from: rows of x and y, those of each step, and the first of these steps."""
-
-    x: Array
-    y: Array
-    order: Int[Array, "step row"] | None  # None: every step takes all rows
-    first: Int[Array, ""]  # the step of the run that takes the first row of ``order``
-
-
-class Record(NamedTuple):
-    """What one step says of itself."""
+class StepRecord(NamedTuple):
+    """What is recorded of one step; after a call, of each of its steps."""
 
     terms: Elbo
     gradient_norm: Float[Array, ""]
     skipped: Array
 
 
-@compiled  # one program, instead of one for every shape
-def start(parameters: PyTree, job: Job) -> TrainState:
-    """The state before the first step; its arrays are its own, for every call consumes them."""
-    parameters = jax.tree.map(jnp.copy, parameters)
-    stacks = stacked(parameters, parameters)
-    ema = None if job.ema is None else jax.tree.map(jnp.copy, stacks)
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(stacks, job.optimizer.init(parameters), ema, zero, zero + 0, zero + 0)
+class Call(NamedTuple):
+    """The arguments of ``advance`` whose memory is not reused for its results."""
+
+    job: Job
+    like: PyTree  # shapes and types of the parameters
+    rest: PyTree  # the parts of the model and the likelihood that are not trained
+    batches: StepBatches
+    key: PRNGKeyArray
+    stop: Int[Array, ""]  # train up to this step
+    total: Int[Array, ""]  # number of steps in the whole run
 
 
-def epoch_keys(key: PRNGKeyArray, epoch: Int[Array, ""] | int) -> Key[Array, "2"]:
-    """The keys of an epoch: of the order of its examples, and of its draws."""
-    return jax.random.split(jax.random.fold_in(key, epoch))
+class Steps:
+    """The compiled training steps of one run, with the state that they have reached.
+
+    States go in and come out as ordinary trees of NumPy arrays. On the device, the state is kept in stacks
+    (``stacks.py``) from call to call; unstacking it there would add a kernel for each array to the program.
+    """
+
+    def __init__(self, job: Job, parameters: PyTree, rest: PyTree, key: PRNGKeyArray, total: int):
+        self.job, self.rest, self.key, self.total = job, rest, key, total
+        self.like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parameters)
+        self._state = start(parameters, job)
+
+    def run(self, batches: StepBatches, stop: int) -> StepRecord:
+        """Train up to step ``stop``, or until too many steps in a row were skipped."""
+        self._state, record = program()(self._call(batches, stop), self._state)
+        return record
+
+    def tried(self, state: TrainState, batches: StepBatches, stop: int) -> StepRecord:
+        """The record of a run from another state. The state that was reached stays as it is."""
+        return program()(self._call(batches, stop), self._on_device(state))[1]
+
+    def state(self) -> TrainState:
+        """A copy of the state."""
+        return self._on_host(self._state)
+
+    def parameters(self) -> tuple[PyTree, PyTree | None]:
+        """A copy of the parameters, and of their moving average."""
+        return self._on_host((self._state.parameters, self._state.ema))
+
+    def snapshot(self) -> Callable[[], tuple[PyTree, PyTree | None]]:
+        """A function that returns the present parameters and their moving average, whatever steps are run meanwhile.
+
+        Until it is called, the copy stays on the device.
+        """
+        kept = _copy((self._state.parameters, self._state.ema))
+        return lambda: self._on_host(kept)
+
+    def set_state(self, state: TrainState) -> None:
+        """Continue from another state."""
+        self._state = self._on_device(state)
+
+    def counters(self) -> tuple[int, int, int]:
+        """The step, and how many steps were skipped: in all, and directly before this step."""
+        return int(self._state.step), int(self._state.skipped), int(self._state.in_a_row)
+
+    def _call(self, batches: StepBatches, stop: int) -> Call:
+        stop_at, total = (jnp.asarray(number, jnp.int32) for number in (stop, self.total))
+        return Call(self.job, self.like, self.rest, batches, self.key, stop_at, total)
+
+    def _on_host(self, tree: PyTree) -> PyTree:
+        # Copied, because the next call reuses the device's memory, which NumPy may share.
+        return unstacked(jax.tree.map(np.array, jax.device_get(tree)), self.like)
+
+    def _on_device(self, state: TrainState) -> TrainState:
+        def put(array: ArrayLike, there: Array) -> Array:
+            return jax.device_put(np.array(array), there.sharding) if there.committed else jnp.asarray(np.array(array))
+
+        return jax.tree.map(put, stacked(state, self.like), self._state)
 
 
 @compiled
-def epoch_order(key: PRNGKeyArray, epoch: Int[Array, ""], examples: int, batch: int) -> Int[Array, "step row"]:
-    """Which examples each step of an epoch takes; those that fill no batch wait for another epoch."""
-    steps = examples // batch
-    order = jax.random.permutation(epoch_keys(key, epoch)[0], examples)
-    return order[: steps * batch].reshape(steps, batch)
+def _copy(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.copy, tree)
 
 
-class Call(NamedTuple):
-    """The arguments of ``advance`` that it does not consume."""
-
-    job: Job
-    like: PyTree  # shapes: the tree that the parameters are, when they are not in stacks
-    rest: PyTree  # of the model and the likelihood: all that is not trained
-    batches: Batches
-    key: PRNGKeyArray
-    stop: Int[Array, ""]  # the step before which to stop
-    total: Int[Array, ""]  # the steps of the whole run
+@compiled  # one program, instead of one for every shape
+def start(parameters: PyTree, job: Job) -> TrainState:
+    """The state before the first step, in stacks. It shares no memory with ``parameters``."""
+    own = jax.tree.map(jnp.copy, parameters)
+    ema = None if job.ema is None else jax.tree.map(jnp.copy, parameters)
+    zero = jnp.zeros((), jnp.int32)
+    return stacked(TrainState(own, job.optimizer.init(own), ema, zero, zero + 0, zero + 0), parameters)
 
 
 @cache
-def program() -> Any:
-    """``advance`` as a program, which consumes the state it is given; made when first asked for, not on import."""
+def program() -> Compiled[..., tuple[TrainState, StepRecord]]:
+    """``advance``, compiled, reusing the memory of the given state. Created on first use, not on import."""
     how: dict[str, Any] = {"donate": "all-except-first", "compiler_options": compiler_options()}
     return compiled(advance, **how)
 
 
-def advance(call: Call, state: TrainState) -> tuple[TrainState, Record]:
-    """Train from ``state.step`` up to ``stop``, or until too many steps in a row were skipped; one record a step."""
+def advance(call: Call, state: TrainState) -> tuple[TrainState, StepRecord]:
+    """Train from ``state.step`` to ``stop``, or until too many steps in a row were skipped; the state is in stacks."""
     job, batches = call.job, call.batches
     begin = state.step
-    steps_an_epoch = job.examples // job.batch_size
 
-    def going(carry: tuple[TrainState, Record]) -> Array:
+    def going(carry: tuple[TrainState, StepRecord]) -> Array:
         return (carry[0].step < call.stop) & (carry[0].in_a_row < job.max_skipped)
 
-    def body(carry: tuple[TrainState, Record]) -> tuple[TrainState, Record]:
+    def body(carry: tuple[TrainState, StepRecord]) -> tuple[TrainState, StepRecord]:
         state, records = carry
         rows = None if batches.order is None else batches.order[state.step - batches.first]
         x, y = (batches.x, batches.y) if rows is None else (batches.x[rows], batches.y[rows])
-        epoch, number = state.step // steps_an_epoch, state.step % steps_an_epoch
+        epoch, number = state.step // job.steps_an_epoch, state.step % job.steps_an_epoch
         key = jax.random.fold_in(epoch_keys(call.key, epoch)[1], number)
         new, record = _step(call, state, x, y, key)
         at = state.step - begin
         return new, jax.tree.map(lambda column, value: column.at[at].set(value), records, record)
 
-    types = [jnp.finfo(stack.dtype).dtype for stack in state.parameters.values()]  # of a complex number, its parts'
-    column = jnp.zeros(job.records, jnp.result_type(jnp.float32, *types))
-    records = Record(Elbo(*(column for _ in Elbo._fields)), column, jnp.zeros(job.records, bool))
+    types = [jnp.finfo(leaf.dtype).dtype for leaf in jax.tree.leaves(call.like)]  # for complex numbers, of their parts
+    column = jnp.zeros(job.steps_a_call, jnp.result_type(jnp.float32, *types))
+    records = StepRecord(Elbo(*(column for _ in Elbo._fields)), column, jnp.zeros(job.steps_a_call, bool))
     return lax.while_loop(going, body, (state, records))
 
 
-def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[TrainState, Record]:
-    """One step of the optimiser; if any number is not finite, only the counters move."""
-    job, like, now = call.job, call.like, unstacked(state.parameters, call.like)
+def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[TrainState, StepRecord]:
+    """One step of the optimiser. If any number is not finite, only the counters change."""
+    job = call.job
     gradient, terms = _gradient(call, state, x, y, key)
-    norm = jnp.sqrt(sum(jnp.sum(stack**2) for stack in gradient.values()))
-    updates, optimizer = job.optimizer.update(unstacked(gradient, like), state.optimizer, now)
-    updates = jax.tree.map(lambda update, leaf: jnp.broadcast_to(update, leaf.shape), updates, now)  # a number may do
-    moved: Any = optax.apply_updates(state.parameters, stacked(updates, like))
-    parameters = _constrained(call, moved)
-    finite = [jnp.all(jnp.isfinite(stack)) for stack in jax.tree.leaves(parameters)]
+    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
+    parameters, optimizer = _moved(call, state, gradient)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(parameters)]
     good = jnp.all(jnp.stack([jnp.isfinite(terms.elbo), jnp.isfinite(norm), *finite]))
     ema = None
     if job.ema is not None:
-        # Short at first: the start is soon forgotten.
+        # The decay is small at first, so that the initial parameters are soon forgotten.
         decay = jnp.minimum(job.ema, (1 + state.step) / (10 + state.step))
         ema = jax.tree.map(lambda old, new: (decay * old + (1 - decay) * new).astype(old.dtype), state.ema, parameters)
     new, old = (parameters, optimizer, ema), (state.parameters, state.optimizer, state.ema)
     parameters, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
     skipped, in_a_row = state.skipped + ~good, jnp.where(good, 0, state.in_a_row + 1)
-    return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), Record(terms, norm, ~good)
+    return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), StepRecord(terms, norm, ~good)
 
 
-def _constrained(call: Call, stacks: Stacks) -> Stacks:
-    """The parameters with those of priors brought back to where they may be."""
+def _moved(call: Call, state: TrainState, gradient: PyTree) -> tuple[PyTree, PyTree]:
+    """The parameters and the optimiser's state after an update. The optimiser itself is given ordinary trees."""
+    now = unstacked(state.parameters, call.like)
+    gradient, optimizer = unstacked((gradient, state.optimizer), call.like)
+    updates, optimizer = call.job.optimizer.update(gradient, optimizer, now)
+    # An update may be one number for a whole array.
+    updates = jax.tree.map(lambda update, leaf: jnp.broadcast_to(update, leaf.shape), updates, now)
+    parameters = optax.apply_updates(state.parameters, stacked(updates, call.like))
+    return _constrained(call, parameters), stacked(optimizer, call.like)
 
-    def is_prior(node: Any) -> bool:
-        return isinstance(node, OU)
 
-    parts = eqx.combine(unstacked(stacks, call.like), call.rest)
-    if not any(is_prior(node) and eqx.is_array(node.rate) for node in jax.tree.leaves(parts, is_leaf=is_prior)):
-        return stacks
-    parts = jax.tree.map(lambda node: node.constrained() if is_prior(node) else node, parts, is_leaf=is_prior)
+def _constrained(call: Call, parameters: PyTree) -> PyTree:
+    """The parameters, with those of priors moved back into their allowed range."""
+
+    def is_trained_prior(node: PyTree) -> bool:
+        return isinstance(node, AbstractPrior) and any(map(eqx.is_inexact_array, jax.tree.leaves(node)))
+
+    parts = eqx.combine(unstacked(parameters, call.like), call.rest)
+    if not any(map(is_trained_prior, jax.tree.leaves(parts, is_leaf=is_trained_prior))):
+        return parameters
+    parts = jax.tree.map(
+        lambda node: node.constrained() if is_trained_prior(node) else node, parts, is_leaf=is_trained_prior
+    )
     return stacked(eqx.filter(parts, eqx.is_inexact_array), call.like)
 
 
-def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Stacks, Elbo]:
-    """The gradient of the loss, and the terms of the bound; in parts, if accumulated, each with draws of its own."""
-    job, like = call.job, call.like
+def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) -> tuple[PyTree, Elbo]:
+    """The gradient of the loss, in stacks, and the terms of the bound.
+
+    With ``accumulate``, the batch is processed in parts, each with its own draws.
+    """
+    job = call.job
     kl_weight = kl_weight_at(job, state.step, call.total)
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
@@ -184,19 +247,19 @@ def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArr
         model, likelihood = eqx.combine(parameters, call.rest)
         terms = elbo(
             model, likelihood, as_floats(x), y, key=key, draws=job.draws, draws_at_once=job.draws_at_once,
-            kl_weight=kl_weight, examples=job.examples, rough=job.roughness_weight > 0,
+            kl_weight=kl_weight, examples=job.examples, with_roughness=job.roughness_weight > 0,
         )  # fmt: skip
         return -terms.elbo / job.examples + job.roughness_weight * terms.roughness, terms
 
-    def part(index: Array | int, x: Array, y: Array) -> tuple[Stacks, Elbo]:
-        parameters, part_key = unstacked(state.parameters, like), jax.random.fold_in(draw_key, index)
+    def part(index: Array | int, x: Array, y: Array) -> tuple[PyTree, Elbo]:
+        parameters, part_key = unstacked(state.parameters, call.like), jax.random.fold_in(draw_key, index)
         gradient, terms = jax.grad(loss, has_aux=True)(parameters, x, y, part_key)
-        return stacked(gradient, like), terms
+        return stacked(gradient, call.like), terms
 
     if job.accumulate == 1:
         return part(0, x, y)
 
-    def add(sums: tuple[Stacks, Elbo], piece: tuple[Array, Array, Array]) -> tuple[tuple[Stacks, Elbo], None]:
+    def add(sums: tuple[PyTree, Elbo], piece: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, Elbo], None]:
         return jax.tree.map(lambda a, b: a + b / job.accumulate, sums, part(*piece)), None
 
     pieces = jax.tree.map(lambda a: a.reshape(job.accumulate, -1, *a.shape[1:]), (x, y))
@@ -204,9 +267,9 @@ def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArr
     return lax.scan(add, zero, (jnp.arange(job.accumulate), *pieces))[0]
 
 
-def kl_weight_at(job: Job, step: Int[Array, ""], total: Int[Array, ""]) -> float | Float[Array, ""]:
-    """The weight of the KL at a step: geometrically up to its value over the first ``kl_warmup`` of the run."""
+def kl_weight_at(job: Job, step: Int[Array, ""] | int, total: Int[Array, ""] | int) -> float | Float[Array, ""]:
+    """The KL weight at a step: it rises geometrically to its full value over the first ``kl_warmup`` of the run."""
     if not job.kl_warmup:
         return job.kl_weight
     share = jnp.minimum(1.0, (step + 1) / jnp.maximum(1.0, job.kl_warmup * total))
-    return job.kl_weight * KL_FLOOR ** (1 - share)
+    return job.kl_weight * KL_WARMUP_START ** (1 - share)

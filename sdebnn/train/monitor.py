@@ -1,9 +1,9 @@
-"""Which estimator of the KL has the least noisy gradient at this point of training: measured, not presumed.
+"""The variance of the gradient under each estimator of the KL, measured at the current parameters.
 
-Var[g] = E|g|² - |E g|², summed over the parameters, over draws of the weights on one batch.
+Var[g] = E|g|² - |E g|², summed over the parameters; the expectation is over draws of the weights, on one batch.
 """
 
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -13,29 +13,30 @@ from jax import lax
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_key
-from sdebnn.contract import draw_keys
-from sdebnn.integrate import Estimator, FixedGrid
-from sdebnn.likelihoods import Likelihood
-from sdebnn.models import SDEBlock, blocks, map_blocks
+from sdebnn.contract import AbstractModel, draw_keys
+from sdebnn.data import as_floats
+from sdebnn.integrate import KLEstimator
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.models import blocks, map_blocks
 from sdebnn.programs import compiled
-from sdebnn.train.objective import as_floats, elbo
+from sdebnn.train.objective import elbo
 
 
 class EstimatorNoise(NamedTuple):
-    """The variance of the gradient of -ELBO / N under each estimator, and the relative error of these numbers."""
+    """The variance of the gradient of -ELBO / N under each estimator of the KL, and its relative error."""
 
     analytic: float
     full: float
     stl: float
-    error: float  # relative, one standard error
-    now: Estimator  # the one in use
+    error: float  # one standard error, relative to the variance
+    now: KLEstimator  # the estimator in use
 
     def variances(self) -> dict[str, float]:
-        """By estimator."""
-        return {name: getattr(self, name) for name in get_args(Estimator)}
+        """The variances by the name of the estimator."""
+        return {name: getattr(self, name) for name in get_args(KLEstimator)}
 
     def verdict(self) -> str:
-        """In words: whether sticking the landing pays at this point."""
+        """One sentence: whether ``kl="stl"`` reduces the variance at the current parameters."""
         ratio = self.stl / self.analytic if self.analytic > 0 else float("nan")
         pays = (
             "pays" if ratio < 1 - 2 * self.error else "costs" if ratio > 1 + 2 * self.error else "makes no difference"
@@ -47,8 +48,8 @@ class EstimatorNoise(NamedTuple):
 
 
 def estimator_noise(
-    model: Any,
-    likelihood: Likelihood,
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
     x: Array,
     y: Array,
     *,
@@ -57,39 +58,55 @@ def estimator_noise(
     kl_weight: float = 1.0,
     examples: int | None = None,
 ) -> EstimatorNoise | None:
-    """Measure the gradient's variance under each estimator of the KL, with the same draws for all.
+    """Measure the variance of the gradient under each estimator of the KL, with the same draws for all.
 
-    ``None``, if the model holds no block that is solved on a grid: the estimators are then not all to be had.
+    Returns None unless the model has blocks, and all estimators are unbiased with their solvers.
     """
     check_key(key)
     check_count("draws", draws, least=4)
     found = blocks(model)
-    if not found or not all(isinstance(block.solver, FixedGrid) for block in found):
+    estimators: tuple[KLEstimator, ...] = get_args(KLEstimator)
+    if not found or not all(set(estimators) <= set(block.solver.estimators) for block in found):
         return None
     keys = draw_keys(jax.random.fold_in(key, 0x5715), draws, model)
     variances = {
-        name: _variance(_with_estimator(model, name), likelihood, x, y, keys, kl_weight, examples or x.shape[0])
-        for name in get_args(Estimator)
+        name: _variance(
+            map_blocks(lambda block, name=name: block.with_estimator(name), model),
+            likelihood,
+            x,
+            y,
+            keys,
+            kl_weight,
+            examples or x.shape[0],
+        )
+        for name in estimators
     }
-    # Each variance is a mean of squares over the draws, of many parameters: normal theory is cautious.
+    # The error of a variance of normal variables. It is an upper estimate: the variance is summed over many parameters.
     error = float(np.sqrt(2 / (draws - 1)))
     return EstimatorNoise(**variances, error=error, now=found[0].kl)
 
 
-def _with_estimator(model: Any, kl: Estimator) -> Any:
-    def change(block: SDEBlock) -> SDEBlock:
-        return SDEBlock(block.field, block.weights, block.prior, block.drift, block.initial, block.solver, kl)
-
-    return map_blocks(change, model)
-
-
-def _variance(model: Any, likelihood: Any, x: Array, y: Array, keys: Array, kl_weight: float, examples: int) -> float:
+def _variance(
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    x: Array,
+    y: Array,
+    keys: Key[Array, " draw"],
+    kl_weight: float,
+    examples: int,
+) -> float:
     return float(_compiled_variance(model, likelihood, x, y, keys, jnp.asarray(kl_weight), examples))
 
 
 @compiled
 def _compiled_variance(
-    model: Any, likelihood: Any, x: Array, y: Array, keys: Key[Array, " draw"], kl_weight: Array, examples: int
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    x: Array,
+    y: Array,
+    keys: Key[Array, " draw"],
+    kl_weight: Array,
+    examples: int,
 ) -> Array:
     parameters, rest = eqx.partition((model, likelihood), eqx.is_inexact_array)
 
@@ -99,7 +116,7 @@ def _compiled_variance(
         return -terms.elbo / examples
 
     def add(carry: tuple[PyTree, PyTree, Array], key: PRNGKeyArray) -> tuple[tuple[PyTree, PyTree, Array], None]:
-        mean, squares, count = carry  # Welford's recursion: no gradient is kept, and nothing cancels
+        mean, squares, count = carry  # Welford's recursion stores no gradients and avoids cancellation
         gradient = jax.grad(loss)(parameters, key)
         count = count + 1
         new = jax.tree.map(lambda m, g: m + (g - m) / count, mean, gradient)

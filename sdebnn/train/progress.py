@@ -1,4 +1,4 @@
-"""What a person sees of a run: the temperature once, then a bar with the time left, loss, KL and accuracy."""
+"""The progress display: the effective temperature once, then a bar with the time left, loss, KL and accuracy."""
 
 import contextlib
 import math
@@ -11,11 +11,11 @@ from rich.progress import Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
-BAR = 10  # letters
+BAR_WIDTH = 10  # characters
 
 
 class _Stream:
-    """Standard error, for as long as someone reads it: a closed pipe or terminal must not end a training."""
+    """Standard error, without its errors: a closed pipe or terminal must not end a training run."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -31,14 +31,14 @@ class _Stream:
 
 
 class _Line(ProgressColumn):
-    """The bar, the time left and the numbers, as one text: a narrow terminal cuts off its end, and nothing else."""
+    """The bar, the time left and the numbers as one text, of which a narrow terminal cuts off only the end."""
 
     def render(self, task: Task) -> Text:
         """The line of a task."""
-        filled = int(BAR * task.percentage / 100)
+        filled = int(BAR_WIDTH * task.percentage / 100)
         left = "-:--:--" if task.time_remaining is None else str(timedelta(seconds=int(task.time_remaining)))
         words = f"{task.percentage:3.0f}%  {left} left  {task.description}"
-        return Text.assemble(("━" * filled, "green"), ("━" * (BAR - filled), "dim"), f" {words}")
+        return Text.assemble(("━" * filled, "green"), ("━" * (BAR_WIDTH - filled), "dim"), f" {words}")
 
 
 class Display:
@@ -64,12 +64,12 @@ class Display:
         self.bar.stop()
 
     def say(self, words: str) -> None:
-        """A line that stays."""
+        """Print a line above the bar."""
         if self.show:
             self.console.print(words, highlight=False)
 
     def resumed(self, step: int) -> None:
-        """Start the bar from a checkpoint."""
+        """Start the bar at the step of a checkpoint."""
         self.say(f"Resumed at step {step} of {self.total}.")
         self.bar.update(self.task, completed=step)
 
@@ -91,4 +91,4 @@ class Display:
 def _about(kl_weight: float, kl_warmup: float, examples: int) -> str:
     meaning = "the ELBO" if kl_weight == 1 else "a tempered posterior"
     words = f"KL weight {kl_weight:g} ({meaning}), effective temperature {kl_weight:g}, {examples} examples"
-    return words + (f"; from a thousandth of it over the first {kl_warmup:.0%} of the run" if kl_warmup else "")
+    return words + (f"; warmed up over the first {kl_warmup:.0%} of the run" if kl_warmup else "")

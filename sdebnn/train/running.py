@@ -1,45 +1,43 @@
-"""One run: what it has reached, and how it goes on, is told of, kept, and stopped."""
+"""One training run: calls of the compiled steps, and what happens between them.
 
-import contextlib
-import errno
+Between calls the run records metrics, validates, saves checkpoints and reacts to signals. At the end it returns
+parameters whose ELBO was computed and found good.
+"""
+
 import math
 import signal
-import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from importlib.metadata import version
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, PyTree
 
-from sdebnn.checks import shown
-from sdebnn.fingerprints import difference
-from sdebnn.train.folder import RunFolder
-from sdebnn.train.loop import Call, Job, Record, TrainState, kl_weight_at, program, start
+from sdebnn.contract import AbstractModel
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.train.batches import BatchSource, StepBatches
+from sdebnn.train.checkpoints import RunFolder
+from sdebnn.train.fallback import GoodParameters, is_good, what_went_wrong
+from sdebnn.train.loop import Job, StepRecord, Steps, TrainState, kl_weight_at
 from sdebnn.train.monitor import estimator_noise
 from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
-from sdebnn.train.source import Source
-from sdebnn.train.stacks import Stacks, stacked, unstacked
-from sdebnn.train.validation import validation_scores
+from sdebnn.train.resuming import Checkpointer
+from sdebnn.train.signals import deferred_signals
+from sdebnn.train.validation import Best, Watch, validation_scores
 
-EXPLODED = 1e3  # how many times a negative ELBO exceeds the first one, or a nat an example, when parameters are useless
-SECONDS_A_CALL = 5.0  # after which a call returns, so that Ctrl-C is heard; an epoch that is shorter is one call
-
-Watch = Literal["nll", "elbo"]
+# A call of the compiled program is kept below about this many seconds, so that signals are noticed.
+SECONDS_A_CALL = 5.0
 
 
-class Plan(NamedTuple):
-    """How a run goes, beside what is compiled."""
+class RunSpec(NamedTuple):
+    """How a run proceeds, apart from what is compiled."""
 
     job: Job
-    total: int
+    total: int  # steps
     validate_every: int  # epochs
     validation: tuple[Any, Any] | None
     watch: Watch
@@ -50,393 +48,270 @@ class Plan(NamedTuple):
     configuration: dict[str, dict[str, str]]  # what model, likelihood, optimiser and augmentation are made of
 
 
-class Good(NamedTuple):
-    """Parameters, and their average, whose ELBO was measured: finite, and not exploded."""
-
-    step: int
-    parameters: PyTree
-    ema: PyTree
-
-
-class Running:
-    """One run: what it has reached, and how it goes on."""
+class TrainingRun:
+    """A run in progress. Parameters are kept as trees of NumPy arrays, except inside ``Steps``."""
 
     def __init__(
         self,
-        plan: Plan,
+        spec: RunSpec,
         parameters: PyTree,
         rest: PyTree,
         key: PRNGKeyArray,
-        source: Source,
-        place: RunFolder | None,
+        source: BatchSource,
+        folder: RunFolder | None,
         display: Display,
     ):
-        self.plan, self.rest, self.key, self.source, self.place, self.display = plan, rest, key, source, place, display
-        self.like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parameters)
+        self.spec, self.rest, self.key, self.source, self.display = spec, rest, key, source, display
+        self.checkpointer = None if folder is None else Checkpointer(folder, spec.settings, spec.configuration)
         self.devices = jax.tree.map(lambda leaf: leaf.sharding if leaf.committed else None, parameters)
-        self.state = start(parameters, plan.job)
-        self.best = jax.device_get(parameters) if plan.validation is not None else None
-        self.best_value, self.best_step, self.waited = math.inf, 0, 0
-        self.history = {name: np.full(plan.total, np.nan) for name in Elbo._fields}
-        self.step, self.seconds, self.stopped = 0, 0.0, False
-        self.good: Good | None = self._as_good()
-        self.untried = False
+        self.steps = Steps(spec.job, parameters, rest, key, spec.total)
+        self.step, self.skipped, self.skipped_in_a_row = 0, 0, 0
+        self.seconds, self.stopped = 0.0, False
+        self.history = {name: np.full(spec.total, np.nan) for name in Elbo._fields}
+        self.best = Best(jax.device_get(parameters) if spec.validation is not None else None)
+        self.good: GoodParameters | None = self._candidate()
+        self.fell_back = False
 
-    def go_on_from(self, place: RunFolder, resume: bool, data: tuple[Any, Any]) -> None:
-        """Take up what the folder holds."""
-        steps = place.steps()
-        if not steps:
-            self._recognise(place, data)
-            place.keep_digests()
-            place.rewind(0)
+    # Saving and resuming
+
+    def resume_if_saved(self, resume: bool, data: tuple[Any, Any]) -> None:
+        """Continue from the last checkpoint in the folder, if there is one."""
+        if self.checkpointer is None:
             return
-        if not resume:
-            raise ValueError(
-                f"{place.path} holds a run already, at step {steps[-1]}: resume it (resume=True, --resume), or choose "
-                "another folder."
-            )
-        saved = place.facts(steps[-1])
-        self._check_same(place, saved)
-        self._recognise(place, data)  # last, since it may take long
-        self._check_same(place, saved)
-        place.keep_digests()
-        tree, _ = place.load(steps[-1], self._tree())
-        self.best, self.history = tree.pop("best"), tree.pop("history")
-        self.key = jax.random.wrap_key_data(tree.pop("key"))
-        for name in ("parameters", "ema"):
-            tree[name] = None if tree[name] is None else stacked(tree[name], self.like)
-        self.state = TrainState(**jax.tree.map(jnp.asarray, tree))
-        self.step, self.seconds = saved["step"], saved["seconds"]
-        self.best_value = math.inf if saved["best_value"] is None else saved["best_value"]
-        self.best_step, self.waited, self.stopped = saved["best_step"], saved["waited"], saved["stopped"]
-        self.good = self._as_good() if saved["good"] else self._good_on_disk(place, steps)
-        place.rewind(self.step)
+        if not isinstance(data[0], jax.Array):
+            self.display.say("Reading all rows once, to compute a digest of the data.")
+        saved = self.checkpointer.resumable(resume, {"data": data, "validation": self.spec.validation})
+        if saved is not None:
+            self._restore(self.checkpointer, saved)
+        self.checkpointer.folder.rewind(self.step)
+
+    def _restore(self, checkpointer: Checkpointer, saved: dict[str, Any]) -> None:
+        like = self._tree()
+        tree, _ = checkpointer.folder.load(saved["step"], like)
+        self.history = tree["history"]
+        self.steps.set_state(TrainState(**{name: tree[name] for name in TrainState._fields}))
+        self.step, self.skipped, self.skipped_in_a_row = self.steps.counters()
+        self.seconds, self.stopped = saved["seconds"], saved["stopped"]
+        value = math.inf if saved["best_value"] is None else saved["best_value"]
+        self.best = Best(tree["best"], value, saved["best_step"], saved["waited"])
+        if saved["good"]:
+            self.good = self._candidate()
+        else:
+            found = checkpointer.last_good(like)
+            self.good = None
+            if found is not None:
+                parameters = found[1]["parameters"], found[1]["ema"]
+                self.good = GoodParameters(found[0], lambda: parameters)
         self.display.resumed(self.step)
 
-    def _recognise(self, place: RunFolder, data: tuple[Any, Any]) -> None:
-        """Add digests of all data to the settings that a resume compares."""
-        if not isinstance(data[0], jax.Array):
-            self.display.say("Reading all rows once, so that the run knows its data again.")
-        self.plan.settings.update(place.digests(data=data, validation=self.plan.validation))
+    def _tree(self) -> PyTree:
+        """The arrays of a checkpoint."""
+        others = {"best": self.best.parameters, "history": self.history, "key": jax.random.key_data(self.key)}
+        return {**self.steps.state()._asdict(), **jax.device_get(others)}
 
-    def _good_on_disk(self, place: RunFolder, steps: list[int]) -> Good | None:
-        """The last checkpoint that is known to be good, if any is."""
-        for step in reversed(steps):
-            if place.is_good(step):
-                tree, _ = place.load(step, self._tree())
-                return Good(step, tree["parameters"], tree["ema"])
-        return None
+    def _save(self, *, final: bool, good: bool) -> None:
+        assert self.checkpointer is not None
+        facts = {
+            "step": self.step, "seconds": self.seconds, "stopped": self.stopped, "waited": self.best.waited,
+            "best_value": self.best.value if math.isfinite(self.best.value) else None, "best_step": self.best.step,
+            "answer": self._answer(), "good": good,
+        }  # fmt: skip
+        self.checkpointer.save(self._tree(), facts, final=final)
 
-    def _check_same(self, place: RunFolder, saved: dict[str, Any]) -> None:
-        """Refuse to go on with a run that was another; warn where the numbers may differ in their last digits."""
-        versions, before = _versions(), saved["versions"]
-        settings, configuration = saved["settings"], saved["configuration"]
-        found = [(name, settings.get(name), value) for name, value in self.plan.settings.items()]
-        found.append(("sdebnn", before.get("sdebnn"), versions["sdebnn"]))
-        differing = [(name, shown(was), shown(now)) for name, was, now in found if was != now]
-        for name, now in self.plan.configuration.items():
-            other = difference(configuration.get(name) or {}, now, code=before.get("python") == versions["python"])
-            if other is not None:
-                differing.append((f"{name}.{other[0]}".rstrip("."), *other[1:]))
-        if differing:
-            name, was, now = differing[0]
-            raise ValueError(
-                f"{place.path} was trained with {name}={was}, this run has {now}: use the same, or choose another "
-                "folder."
-            )
-        for name in ("jax", "optax", "equinox", "diffrax", "device"):
-            if before.get(name) != versions[name]:
-                warnings.warn(
-                    f"{place.path} was trained with {name}={before.get(name)} and goes on with {versions[name]}: its "
-                    "numbers will differ in their last digits from those of a run that was never stopped.",
-                    stacklevel=4,
-                )
+    def _is_saved(self) -> bool:
+        return self.checkpointer is None or self.checkpointer.folder.steps()[-1:] == [self.step]
+
+    def _leave(self, number: int) -> None:
+        """End the process as the deferred signal would have."""
+        assert self.checkpointer is not None
+        self.display.say(f"Saved step {self.step} in {self.checkpointer.folder.path}: resume it to continue.")
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    # The loop
 
     def train(self) -> PyTree:
-        """Run to the end; the parameters that are then the answer."""
+        """Train to the end, and return the resulting parameters."""
         began, saved_at, pace = time.perf_counter() - self.seconds, time.perf_counter(), math.inf
-        with listening(self.place is not None) as heard:
-            going = self.step < self.plan.total and not self.stopped
-            if going:
-                self._advance(self.step)  # no step: only compiled
-            while self.step < self.plan.total and not self.stopped:
-                wish = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
-                clock, candidate = time.perf_counter(), self._as_good()
-                before, record = self.step, self._advance(self._stop(wish))
+        with deferred_signals(self.checkpointer is not None) as signals:
+            unfinished = self.step < self.spec.total and not self.stopped
+            if unfinished:
+                self._advance(self.step)  # runs no step, but compiles the program
+            while self.step < self.spec.total and not self.stopped:
+                wanted = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
+                clock, candidate = time.perf_counter(), self._candidate()
+                before, record = self.step, self._advance(self._next_stop(wanted))
                 pace = (time.perf_counter() - clock) / max(1, self.step - before)
                 self.seconds = time.perf_counter() - began
-                if record.terms.elbo.size and self._is_fine(record.terms.elbo[0]):
+                if record.terms.elbo.size and self._is_good(record.terms.elbo[0]):
                     self.good = candidate
-                self._told(before, record)
-                if heard or (self.place is not None and time.perf_counter() - saved_at >= self.plan.save_every):
-                    self._save(last=bool(heard), good=self._try())
+                self._report(before, record)
+                due = self.checkpointer is not None and time.perf_counter() - saved_at >= self.spec.save_every
+                if signals or due:
+                    self._save(final=bool(signals), good=self._last_is_good())
                     saved_at = time.perf_counter()
-                if heard:
-                    self._leave(heard[0])
-            if going:
-                self._settle()
-            if self.place is not None and self.place.steps()[-1:] != [self.step]:
-                self._save(last=True, good=not self.untried or self.good is not None)
-            if heard:
-                self._leave(heard[0])
+                if signals:
+                    self._leave(signals[0])
+            if unfinished:
+                self._fall_back_if_bad()
+            if not self._is_saved():
+                self._save(final=True, good=not self.fell_back or self.good is not None)
+            if signals:
+                self._leave(signals[0])
         self._warn()
-        return self._placed(self.best if self._which() == "best" else self._now())
+        return self._placed(self.best.parameters if self._answer() == "best" else self._current())
 
-    def _settle(self) -> None:
-        """End with parameters that were tried: the last ones, or those of the last good ELBO if theirs is not."""
-        if self._try():
-            return
-        self.untried = True
-        if self.good is None:
-            return
-        ema = None if self.good.ema is None else stacked(self.good.ema, self.like)
-        state = self.state._replace(parameters=stacked(self.good.parameters, self.like), ema=ema)
-        self.state = jax.tree.map(jnp.asarray, state)
-        if self.place is not None and self.place.steps()[-1:] == [self.step]:
-            self._save(last=True, good=True)  # in the place of one that holds what was given up
-
-    def _try(self) -> bool:
-        """Whether the ELBO of the parameters as they are now, and of their average, is good.
-
-        The last step is run once more with each of them, and its outcome discarded.
-        """
-        if not self.step:
-            return True
-        kept, candidate, step = jax.tree.map(_copied, self.state), self._as_good(), self.step
-        fine = True
-        for parameters in (kept.parameters, kept.ema):
-            if parameters is not None:
-                zero, before = jnp.zeros((), jnp.int32), jnp.asarray(step - 1, jnp.int32)
-                state = jax.tree.map(_copied, kept._replace(parameters=parameters))
-                self.state, self.step = state._replace(in_a_row=zero, step=before), step - 1
-                try:
-                    record = self._advance(step)
-                finally:
-                    self.state, self.step = kept, step
-                fine = fine and self._is_fine(record.terms.elbo[0])
-        if fine:
-            self.good = candidate
-        return fine
-
-    def _is_fine(self, elbo: Any) -> bool:
-        """Whether an ELBO is finite, and not absurdly far below the first one."""
-        first = self.history["elbo"][0]
-        scale = max(abs(first) if math.isfinite(first) else 0.0, self.plan.job.examples)
-        return bool(np.isfinite(elbo) and -elbo <= EXPLODED * scale)
-
-    def _as_good(self) -> Good:
-        """The parameters as they are now, in memory of their own: the device's will be consumed."""
-        parameters, ema = jax.tree.map(np.array, (self.state.parameters, self.state.ema))
-        return Good(self.step, unstacked(parameters, self.like), None if ema is None else unstacked(ema, self.like))
-
-    def _warn(self) -> None:
-        """Say what went wrong on the way."""
-        words, skipped = [], int(self.state.skipped)
-        if skipped:
-            more = f", the last {self.plan.job.max_skipped} in a row, and training stopped" if self.gave_up else ""
-            words.append(
-                f"{skipped} of {self.step} steps were skipped, for their ELBO, gradient or parameters were not finite"
-                + more
-            )
-        if self.untried and self._which() != "best":
-            kept = "no good ones are known" if self.good is None else (
-                f"returned are those of step {self.good.step}, the last ones with a good ELBO"
-            )  # fmt: skip
-            words.append(f"the ELBO of the last parameters is not finite or has exploded: {kept}")
-        if words:
-            warnings.warn(
-                f"{'; '.join(words)}; lower learning_rate={self.plan.settings['learning_rate']}, standardise the data, "
-                "or give an adaptive solver more max_steps.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether too many steps in a row were not finite."""
-        return int(self.state.in_a_row) >= self.plan.job.max_skipped
-
-    def _advance(self, stop: int) -> Record:
-        stop = max(stop, self.step)
-        try:
-            batches = self.source.batches(self.step, stop)
-        except ValueError:  # rows that cannot be trained on: what was learned before them is kept
-            if self.place is not None and self.step:
-                self._save(last=False, good=False)
-            raise
-        total = jnp.asarray(self.plan.total, jnp.int32)
-        call = Call(self.plan.job, self.like, self.rest, batches, self.key, jnp.asarray(stop, jnp.int32), total)
-        before = self.step
-        self.state, record = program()(call, self.state)
-        self.step = int(self.state.step)  # waits for the device
+    def _advance(self, stop: int) -> StepRecord:
+        before, stop = self.step, max(stop, self.step)
+        record = self.steps.run(self._batches(stop), stop)
+        self.step, self.skipped, self.skipped_in_a_row = self.steps.counters()  # waits for the device
         return jax.tree.map(lambda column: np.asarray(column)[: self.step - before], record)
 
-    def _stop(self, wish: int) -> int:
-        """Where the next call ends: after the steps wished for, but at no epoch's or validation's end too late."""
-        job = self.plan.job
-        steps_an_epoch = job.examples // job.batch_size
-        ends = [self.step + min(wish, self.source.at_most), self.plan.total]
-        for epochs in (self.plan.validate_every if self.plan.validation else None, self.plan.monitor):
-            if epochs is not None:
-                every = epochs * steps_an_epoch
-                ends.append((self.step // every + 1) * every)
-        if job.batch_size < job.examples:
-            ends.append((self.step // steps_an_epoch + 1) * steps_an_epoch)
-        return min(*ends, self.step + job.records)
+    def _batches(self, stop: int) -> StepBatches:
+        try:
+            return self.source.batches(self.step, stop)
+        except ValueError:  # these rows cannot be trained on: save what was learned before them
+            if self.checkpointer is not None and self.step:
+                self._save(final=False, good=False)
+            raise
 
-    def _told(self, before: int, record: Record) -> None:
-        """Keep what the steps said, validate if it is time, and say it."""
-        job, plan = self.plan.job, self.plan
+    def _next_stop(self, wanted: int) -> int:
+        """The step at which the next call ends: at the latest where an epoch, a validation or a measurement is due."""
+        job = self.spec.job
+        ends = [self.step + min(wanted, self.source.steps_a_call), self.spec.total]
+        intervals = [self.spec.validate_every if self.spec.validation else None, self.spec.monitor]
+        if job.batch_size < job.examples:
+            intervals.append(1)
+        for epochs in intervals:
+            if epochs is not None:
+                steps = epochs * job.steps_an_epoch
+                ends.append((self.step // steps + 1) * steps)
+        return min(*ends, self.step + job.steps_a_call)
+
+    def _report(self, before: int, record: StepRecord) -> None:
+        """Add the records to the history and the metrics, and validate or measure if it is time."""
+        job, spec = self.spec.job, self.spec
         for name, column in record.terms._asdict().items():
             self.history[name][before : self.step] = column
-        good = ~record.skipped
-        terms = {name: _mean(column[good]) for name, column in record.terms._asdict().items()}
-        steps_an_epoch = job.examples // job.batch_size
+        finite = ~record.skipped
+        terms = {name: _mean(column[finite]) for name, column in record.terms._asdict().items()}
         row: dict[str, Any] = {
-            "step": self.step, "epoch": self.step / steps_an_epoch, "seconds": round(self.seconds, 3),
-            "loss": -terms["elbo"] / job.examples, **terms, "gradient_norm": _mean(record.gradient_norm[good]),
-            "skipped": int(self.state.skipped),
+            "step": self.step, "epoch": self.step / job.steps_an_epoch, "seconds": round(self.seconds, 3),
+            "loss": -terms["elbo"] / job.examples, **terms, "gradient_norm": _mean(record.gradient_norm[finite]),
+            "skipped": self.skipped,
         }  # fmt: skip
-        if plan.validation is not None and self.step % (steps_an_epoch * plan.validate_every) == 0:
+        if spec.validation is not None and self.step % (job.steps_an_epoch * spec.validate_every) == 0:
             row.update(self._validate())
-        if plan.monitor is not None and self.step % (steps_an_epoch * plan.monitor) == 0:
+        if spec.monitor is not None and self.step % (job.steps_an_epoch * spec.monitor) == 0:
             row.update(self._measure_noise())
         self.display.update(self.step, row)
-        self.stopped = self.stopped or self.gave_up
-        if self.place is not None:
+        self.stopped = self.stopped or self._gave_up()
+        if self.checkpointer is not None:
+            folder = self.checkpointer.folder
             try:
-                self.place.log(row)
+                folder.log(row)
             except OSError as error:
-                warnings.warn(
-                    f"could not write {self.place.metrics}: {error.strerror}; training goes on.", stacklevel=4
-                )
+                warnings.warn(f"could not write {folder.metrics}: {error.strerror}; training continues.", stacklevel=4)
 
     def _validate(self) -> dict[str, float]:
-        plan = self.plan
-        assert plan.validation is not None
-        now = self._now()
+        spec, parameters = self.spec, self._current()
+        assert spec.validation is not None
         scores = validation_scores(
-            self._with(now), *plan.validation, key=self.key, examples=plan.job.examples,
-            draws_at_once=plan.job.draws_at_once,
+            *self._pair(parameters), spec.validation, key=self.key, examples=spec.job.examples,
+            draws_at_once=spec.job.draws_at_once,
         )  # fmt: skip
-        value = scores.nll if plan.watch == "nll" else -scores.elbo
-        if value < self.best_value:
-            self.best, self.best_value, self.best_step, self.waited = now, value, self.step, 0
-        else:
-            self.waited += 1
-            if plan.patience is not None and self.waited >= plan.patience:
-                self.stopped = True
-                self.display.say(f"No better validation {plan.watch} since step {self.best_step}: stopped.")
+        self.best = self.best.after(self.step, parameters, scores, spec.watch)
+        if spec.patience is not None and self.best.waited >= spec.patience:
+            self.stopped = True
+            self.display.say(f"Stopped early: validation {spec.watch} has not improved since step {self.best.step}.")
         return {f"validation_{name}": number for name, number in scores._asdict().items()}
 
     def _measure_noise(self) -> dict[str, float]:
-        job = self.plan.job
+        job = self.spec.job
         rows = self.source.sample(job.batch_size // job.accumulate)
-        model, likelihood = self._with(self._on_host(self.state.parameters))
-        weight = float(kl_weight_at(job, self.state.step, jnp.asarray(self.plan.total)))
+        model, likelihood = self._pair(self.steps.parameters()[0])
+        weight = float(kl_weight_at(job, self.step, self.spec.total))
         noise = estimator_noise(model, likelihood, *rows, key=self.key, kl_weight=weight, examples=job.examples)
         if noise is None:
             return {}
         self.display.say(noise.verdict())
         return {f"noise_{name}": number for name, number in noise.variances().items()}
 
-    def _which(self) -> str:
-        """The name of the parameters that are the answer, if the run ends here."""
-        if self.plan.patience is not None and self.best_step:
-            return "best"
-        return "parameters" if self.state.ema is None else "ema"
+    # What is good, and what is returned
 
-    def _now(self) -> PyTree:
-        """The parameters as they are now, or their average, as NumPy has them."""
-        return self._on_host(self.state.parameters if self.state.ema is None else self.state.ema)
+    def _fall_back_if_bad(self) -> None:
+        """If the ELBO of the last parameters is bad, replace them by the last good ones."""
+        if self._last_is_good():
+            return
+        self.fell_back = True
+        if self.good is None:
+            return
+        parameters, ema = self.good.read()
+        self.steps.set_state(self.steps.state()._replace(parameters=parameters, ema=ema))
+        if self.checkpointer is not None and self._is_saved():
+            self._save(final=True, good=True)  # replaces the checkpoint of the bad parameters
+
+    def _last_is_good(self) -> bool:
+        """Whether the ELBO of the current parameters, and of their average, is good.
+
+        The last step is run once more with each of them, and its result is discarded.
+        """
+        if not self.step:
+            return True
+        state, before = self.steps.state(), np.int32(self.step - 1)
+        batches = self.source.batches(self.step - 1, self.step)
+        for parameters in (state.parameters, state.ema):
+            if parameters is not None:
+                again = state._replace(parameters=parameters, step=before, in_a_row=np.int32(0))
+                record = self.steps.tried(again, batches, self.step)
+                if not self._is_good(np.asarray(record.terms.elbo)[0]):
+                    return False
+        self.good = GoodParameters(self.step, lambda: (state.parameters, state.ema))
+        return True
+
+    def _is_good(self, elbo: ArrayLike) -> bool:
+        return is_good(elbo, self.history["elbo"][0], self.spec.job.examples)
+
+    def _candidate(self) -> GoodParameters:
+        """The current parameters. The first ELBO of the next call shows whether they are good."""
+        return GoodParameters(self.step, self.steps.snapshot())
+
+    def _gave_up(self) -> bool:
+        """Whether too many steps in a row were skipped."""
+        return self.skipped_in_a_row >= self.spec.job.max_skipped
+
+    def _warn(self) -> None:
+        limit = self.spec.job.max_skipped if self._gave_up() else None
+        fell_back = self.fell_back and self._answer() != "best"
+        words = what_went_wrong(self.step, self.skipped, limit, self.good, fell_back)
+        if words:
+            warnings.warn(
+                f"{words}; lower learning_rate={self.spec.settings['learning_rate']}, standardise the data, or give an "
+                "adaptive solver more max_steps.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _answer(self) -> str:
+        """Which parameters ``fit`` returns if the run ends here: "best", "ema" or "parameters"."""
+        if self.spec.patience is not None and self.best.step:
+            return "best"
+        return "parameters" if self.spec.job.ema is None else "ema"
+
+    def _current(self) -> PyTree:
+        """The average of the parameters if there is one, else the parameters."""
+        parameters, ema = self.steps.parameters()
+        return parameters if ema is None else ema
 
     def _placed(self, parameters: PyTree) -> PyTree:
-        """Parameters as NumPy has them, on the devices that they were on at first."""
+        """Parameters on the devices on which they were given."""
         return jax.tree.map(jax.device_put, parameters, self.devices)
 
-    def _with(self, parameters: PyTree) -> Any:
-        """The model and the likelihood with parameters as NumPy has them."""
+    def _pair(self, parameters: PyTree) -> tuple[AbstractModel, AbstractLikelihood]:
+        """The model and the likelihood with these parameters."""
         return eqx.combine(self._placed(parameters), self.rest)
 
-    def _on_host(self, stacks: Stacks | None) -> PyTree:
-        """The tree of what is stacked on the device: no program need be compiled to take it apart here."""
-        return None if stacks is None else unstacked(jax.device_get(stacks), self.like)
 
-    def _tree(self) -> PyTree:
-        """What a checkpoint holds, as NumPy has it."""
-        state, key = jax.device_get((self.state, jax.random.key_data(self.key)))
-        trees = {"parameters": self._on_host(state.parameters), "ema": self._on_host(state.ema)}
-        return {**state._asdict(), **trees, "best": self.best, "history": self.history, "key": key}
-
-    def _save(self, last: bool, good: bool) -> None:
-        """Write a checkpoint. If that fails, training goes on from memory, unless it is over."""
-        assert self.place is not None
-        facts = {
-            "step": self.step, "seconds": self.seconds, "stopped": self.stopped, "waited": self.waited,
-            "best_value": self.best_value if math.isfinite(self.best_value) else None, "best_step": self.best_step,
-            "answer": self._which(), "good": good, "settings": self.plan.settings,
-            "configuration": self.plan.configuration, "versions": _versions(),
-        }  # fmt: skip
-        try:
-            self.place.save(self.step, self._tree(), facts)
-        except OSError as error:
-            steps = self.place.steps()
-            kept = f"the checkpoint of step {steps[-1]} is whole" if steps else "there is no earlier one"
-            words = f"could not save step {self.step} in {self.place.checkpoints}: {error.strerror}; {kept}"
-            if last:
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-                raise OSError(f"{words}. {'Make room' if full else 'Put that right'}, then resume.") from None
-            warnings.warn(f"{words}, and training goes on.", stacklevel=4)
-
-    def _leave(self, number: int) -> None:
-        assert self.place is not None
-        self.display.say(f"Saved step {self.step} in {self.place.path}: resume it to go on.")
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def listening(wanted: bool) -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and SIGHUP: the first signal is deferred, the second terminates the process.
-
-    A signal that is ignored, as SIGHUP is under nohup, stays ignored.
-    """
-    heard: list[int] = []
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield heard
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-
-    def hear(number: int, _: object) -> None:
-        heard.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for number in before:
-        signal.signal(number, hear)
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _versions() -> dict[str, str]:
-    from sdebnn import __version__
-
-    return {
-        "sdebnn": __version__, **{name: version(name) for name in ("jax", "optax", "equinox", "diffrax", "numpy")},
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "device": jax.devices()[0].device_kind,
-    }  # fmt: skip
-
-
-def _copied(leaf: Any) -> Any:
-    """The same array in other memory; copied on the host, so that no program need be compiled for its shape."""
-    copy = np.array(leaf)
-    return jax.device_put(copy, leaf.sharding) if leaf.committed else jnp.asarray(copy)
-
-
-def _mean(column: Any) -> float:
+def _mean(column: ArrayLike) -> float:
     return float(np.mean(column)) if np.size(column) else math.nan

@@ -1,24 +1,29 @@
-"""How a model in training does on held-out examples; with the same draws each time, so that like meets like."""
+"""Scores on held-out examples during training, and the best parameters by these scores.
+
+Every validation uses the same keys, so that scores at different steps are comparable.
+"""
 
 import math
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray, PyTree
 
 from sdebnn import metrics
-from sdebnn.contract import draw_keys, solutions
-from sdebnn.likelihoods import Categorical, parted
-from sdebnn.train.objective import as_floats
+from sdebnn.contract import AbstractModel, Data, draw_keys, solutions
+from sdebnn.data import as_floats
+from sdebnn.likelihoods import AbstractLikelihood
 
-DRAWS = 4
-ROWS = 1000  # at once
+VALIDATION_DRAWS = 4
+EXAMPLES_AT_ONCE = 1000
+
+Watch = Literal["nll", "elbo"]
 
 
 class Scores(NamedTuple):
-    """Of the averaged forecast, in nats per example; ``elbo`` beside the KL of the training set's posterior."""
+    """Scores of the averaged forecast, in nats per example; ``elbo`` charges for the KL of the training posterior."""
 
     nll: float
     elbo: float
@@ -27,21 +32,44 @@ class Scores(NamedTuple):
 
 
 def validation_scores(
-    pair: tuple[Any, Any], x: Any, y: Array, *, key: PRNGKeyArray, examples: int, draws_at_once: int | None
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    data: Data,
+    *,
+    key: PRNGKeyArray,
+    examples: int,
+    draws_at_once: int | None,
 ) -> Scores:
-    """Score a model and its likelihood on held-out examples, a thousand at a time."""
-    model, likelihood = pair
-    keys = draw_keys(jax.random.fold_in(key, 0x7A11), DRAWS, model)
-    likelihood, y, weights = parted(likelihood, y)
+    """Score a model and its likelihood on held-out examples; ``examples`` is the size of the training set."""
+    x, y = data
+    keys = draw_keys(jax.random.fold_in(key, 0x7A11), VALIDATION_DRAWS, model)
+    likelihood, y, weights = likelihood.split_weights(y)
     log_probs, right, kl = [], [], math.nan
-    for i in range(0, x.shape[0], ROWS):
-        drawn = solutions(model, as_floats(jnp.asarray(x[i : i + ROWS])), keys, draws_at_once or DRAWS)
-        log_probs.append(np.asarray(likelihood.log_prob(drawn.outputs, y[i : i + ROWS])))
+    for i in range(0, x.shape[0], EXAMPLES_AT_ONCE):
+        rows = slice(i, i + EXAMPLES_AT_ONCE)
+        drawn = solutions(model, as_floats(jnp.asarray(x[rows])), keys, draws_at_once or VALIDATION_DRAWS)
+        log_probs.append(np.asarray(likelihood.log_prob(drawn.outputs, y[rows])))
         kl = float(drawn.kl.mean())
-        if isinstance(likelihood, Categorical):
-            classes = np.asarray(likelihood.center(drawn.outputs)).mean(0).argmax(-1)
-            right.append(classes == np.asarray(y[i : i + ROWS]))
+        correct = likelihood.is_correct(likelihood.center(drawn.outputs).mean(0), y[rows])
+        if correct is not None:
+            right.append(np.asarray(correct))
     each = np.concatenate(log_probs, axis=1)
     fit = float(np.average(each.mean(0), weights=weights))
     accuracy = float(np.average(np.concatenate(right), weights=weights)) if right else math.nan
     return Scores(nll=float(metrics.nll(each, weights)), elbo=fit - kl / examples, kl=kl, accuracy=accuracy)
+
+
+class Best(NamedTuple):
+    """The parameters with the best validation score so far; ``step`` is 0 before the first validation."""
+
+    parameters: PyTree
+    value: float = math.inf  # the watched score; lower is better
+    step: int = 0
+    waited: int = 0  # number of validations since then
+
+    def after(self, step: int, parameters: PyTree, scores: Scores, watch: Watch) -> "Best":
+        """The best parameters after one more validation."""
+        value = scores.nll if watch == "nll" else -scores.elbo
+        if value < self.value:
+            return Best(parameters, value, step)
+        return self._replace(waited=self.waited + 1)

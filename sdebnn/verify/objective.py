@@ -1,33 +1,32 @@
-"""The prior, the KL of paths and the bound, against closed forms."""
+"""Theorems on the prior, the KL of paths and the ELBO, with answers in closed form."""
 
 import math
 from collections.abc import Iterator
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from sdebnn.contract import draw_keys
-from sdebnn.integrate import Estimator, FixedGrid, Posterior
+from sdebnn.integrate import FixedGrid, KLEstimator, Posterior
 from sdebnn.models import SDEBNN
 from sdebnn.processes import OU, DriftNet, Normal, Point
-from sdebnn.verify.yardstick import (
+from sdebnn.verify.known_posterior import (
     ESTIMATORS,
     METHOD_NAMES,
     PATHS,
     STANDARD_ERRORS,
+    ExactDrift,
     LinearGaussian,
     OUDrift,
-    PosteriorDrift,
     Theorem,
     elbo_samples,
     gradient_samples,
-    infer_w0,
     mean_and_error,
     ou_kl,
+    posterior_if_w0_is_inferred,
     within,
 )
 
@@ -35,11 +34,11 @@ from sdebnn.verify.yardstick import (
 def marginals(key: PRNGKeyArray) -> Iterator[Theorem]:
     """The prior's law at half depth and at full depth."""
     prior, w0, steps = OU(rate=1.0, mean=0.3, sigma=0.5), jnp.array([1.5]), 400
-    nothing = DriftNet(1, (1,), key=key)
+    no_drift = DriftNet(1, (1,), key=key)  # zero before training
 
     @eqx.filter_jit
     def paths(keys: Key[Array, " path"]) -> Array:
-        law = Posterior(prior, nothing, Point(w0))
+        law = Posterior(prior, no_drift, Point(w0))
         return jax.vmap(lambda key: FixedGrid(steps).weights(law, key=key).w[:, 0])(keys)
 
     w = np.asarray(paths(draw_keys(key, PATHS)), dtype=np.float64)
@@ -54,7 +53,7 @@ def marginals(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """The KL of paths: none between a process and itself, the closed form between two OU processes."""
+    """The KL of paths is zero between a process and itself, and has a closed form between two OU processes."""
     field_key, draw_key = jax.random.split(key)
     for kl in ESTIMATORS:
         model = SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), initial=Point, kl=kl, key=field_key)
@@ -64,7 +63,7 @@ def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
     drift, initial = OUDrift(prior, posterior), Point(jnp.array([w0]))
 
     @eqx.filter_jit
-    def nats_of(keys: Key[Array, " path"], kl: Estimator) -> Array:
+    def nats_of(keys: Key[Array, " path"], kl: KLEstimator) -> Array:
         law = Posterior(prior, drift, initial, kl)
         return jax.vmap(lambda key: FixedGrid(1000).weights(law, key=key).kl)(keys)
 
@@ -74,26 +73,26 @@ def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def evidence(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """The bound is tight at the exact posterior, and a bound everywhere else."""
+    """The ELBO equals the log evidence at the exact posterior, and is below it everywhere else."""
     problem = LinearGaussian()
     initial, keys, grid = Point(jnp.array([problem.w0])), draw_keys(key, PATHS), FixedGrid(1000)
     sample = eqx.filter_jit(elbo_samples)
     exact = problem.log_evidence()
     for kl in ESTIMATORS:
-        samples = sample(problem, PosteriorDrift(problem), initial, kl, grid, keys)
+        samples = sample(problem, ExactDrift(problem), initial, kl, grid, keys)
         yield Theorem(f"ELBO = log evidence at the exact posterior ({kl})", *within(samples, exact))
-    posterior, inferred = infer_w0(problem)
+    posterior, evidence_of_inferred = posterior_if_w0_is_inferred(problem)
     for kl in ESTIMATORS:
         samples = sample(problem, *posterior, kl, grid, keys)
-        yield Theorem(f"ELBO = log evidence, w_0 inferred ({kl})", *within(samples, inferred))
+        yield Theorem(f"ELBO = log evidence, w_0 inferred ({kl})", *within(samples, evidence_of_inferred))
     for method in METHOD_NAMES[1:]:
         for kl in ESTIMATORS:
-            samples = sample(problem, PosteriorDrift(problem), initial, kl, FixedGrid(400, method), keys)
+            samples = sample(problem, ExactDrift(problem), initial, kl, FixedGrid(400, method), keys)
             yield Theorem(f"ELBO = log evidence, by {method} ({kl})", *within(samples, exact))
     for gain, offset in ((0.0, 0.0), (0.5, 0.0), (1.5, 0.0), (1.0, 0.5), (1.0, -0.5)):
-        samples = sample(problem, PosteriorDrift(problem, gain, offset), initial, "full", grid, keys)
+        samples = sample(problem, ExactDrift(problem, gain, offset), initial, "full", grid, keys)
         mean, error = mean_and_error(samples)
-        # Below it for certain: even four standard errors up, nothing is left above.
+        # Even four standard errors above the mean, the ELBO must not exceed the evidence.
         excess = max(0.0, mean + STANDARD_ERRORS * error - exact)
         yield Theorem(f"ELBO's excess over the evidence, drift × {gain:g} {offset:+g}", excess, 0.0, 0.0)
         if gain == 1:
@@ -103,18 +102,18 @@ def evidence(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def landing(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Sticking the landing: at the exact posterior STL's gradient has no noise but the grid's."""
+    """Sticking the landing: at the exact posterior, the only noise in STL's gradient comes from the grid."""
     problem, keys = LinearGaussian(), draw_keys(key, 1024)
-    exact = (PosteriorDrift(problem), Point(jnp.array([problem.w0])))
+    exact = (ExactDrift(problem), Point(jnp.array([problem.w0])))
 
-    def spread(kl: Estimator, steps: int) -> float:
-        # φ alone: w_0 is not a parameter of the posterior here, and its gradient is the model's own
+    def spread(kl: KLEstimator, steps: int) -> float:
+        # Only φ: w_0 is a parameter of the model here, not of the posterior.
         return float(gradient_samples(problem, exact, kl, FixedGrid(steps), keys)[:, :2].std(0).max())
 
     analytic, at_400, at_1600 = spread("analytic", 400), spread("stl", 400), spread("stl", 1600)
     yield Theorem("STL's gradient noise / analytic's, 400 steps", at_400 / analytic, 0.0, 0.05)
     yield Theorem("STL's gradient noise, 1600 steps / 400 steps", at_1600 / at_400, 0.25, 0.1)
-    posterior, _ = infer_w0(problem)
+    posterior, _ = posterior_if_w0_is_inferred(problem)
     stl, analytic = (
         gradient_samples(problem, posterior, kl, FixedGrid(400), keys).std(0) for kl in ("stl", "analytic")
     )
@@ -122,9 +121,9 @@ def landing(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def unbiased(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Away from the optimum the three estimators have one mean, in value and in gradient."""
+    """Away from the optimum, the three estimators have the same mean, and so have their gradients."""
     problem, keys = LinearGaussian(), draw_keys(key, PATHS)
-    parts = (PosteriorDrift(problem, 0.4, 0.3), Normal(jnp.array([problem.w0]), 0.3))
+    parts = (ExactDrift(problem, 0.4, 0.3), Normal(jnp.array([problem.w0]), 0.3))
     values = {kl: eqx.filter_jit(elbo_samples)(problem, *parts, kl, FixedGrid(100), keys) for kl in ESTIMATORS[:2]}
     yield Theorem("the martingale's mean", *within(values["analytic"] - values["full"], 0.0))
     gradients = {kl: gradient_samples(problem, parts, kl, FixedGrid(100), keys) for kl in ESTIMATORS}

@@ -1,10 +1,9 @@
-"""The solvers and their gradients: orders, refinement, tolerances, and what a key names."""
+"""Theorems on the solvers and their gradients: orders, refinement, tolerances, and reproducibility from a key."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -12,22 +11,31 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.contract import draw_keys
 from sdebnn.fields import TimeMLP
-from sdebnn.integrate import METHODS, Adaptive, Estimator, FixedGrid, MethodName, Noise, Posterior, Solver
+from sdebnn.integrate import (
+    METHODS,
+    AbstractSolver,
+    Adaptive,
+    FixedGrid,
+    KLEstimator,
+    MethodName,
+    Noise,
+    Posterior,
+)
 from sdebnn.likelihoods import Gaussian
 from sdebnn.models import SDEBNN, Deterministic, bayesianize, refined
-from sdebnn.processes import OU, Depth, NoDrift, Normal, Point, Weights
+from sdebnn.processes import OU, AbstractDrift, Depth, NoDrift, Normal, Point, Weights
 from sdebnn.train import elbo
-from sdebnn.verify.yardstick import (
+from sdebnn.verify.known_posterior import (
     ESTIMATORS,
     METHOD_NAMES,
     PATHS,
     STANDARD_ERRORS,
+    ExactDrift,
     LinearGaussian,
-    PosteriorDrift,
     Theorem,
     elbo_samples,
     gradient_samples,
@@ -36,26 +44,28 @@ from sdebnn.verify.yardstick import (
 
 
 def coarser(dB: Float[Array, "fine weight"], area: Float[Array, "fine weight"], steps: int) -> Noise:
-    """The same Brownian path seen on fewer steps: increments add up, areas follow from the path between."""
+    """The same Brownian path on fewer steps: increments add up, and areas follow from the finer path."""
     dB, area = (part.reshape(steps, -1, part.shape[-1]) for part in (dB, area))
     before = jnp.cumsum(dB, axis=1) - dB
     total = dB.sum(1)
     return Noise(total, jnp.mean(before + 0.5 * dB + area, axis=1) - 0.5 * total)
 
 
-def _wavy(t: Depth, w: Weights) -> Weights:
-    """A drift so far from linear that no method does better than its order."""
-    return jnp.sin(2 * w + t)
+class _SineDrift(AbstractDrift):
+    """A drift that is nonlinear enough that no method converges faster than its order."""
+
+    def __call__(self, t: Depth, w: Weights) -> Weights:
+        return jnp.sin(2 * w + t)
 
 
 def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
     """The error on (w, h) against a much finer grid under the same Brownian path, in float64."""
     finest, counts, paths = 2048, (32, 64, 128, 256), 128
-    process = Posterior(OU(sigma=1.0), _wavy, Point(jnp.ones(2)))
+    process = Posterior(OU(sigma=1.0), _SineDrift(), Point(jnp.ones(2)))
 
     def ends(noise: Noise, method: MethodName) -> Array:
         grid = FixedGrid(len(noise.dB), method)
-        w, stages = grid.drive(process, jnp.ones(2), noise)
+        w, stages, _ = grid.drive(process, jnp.ones(2), noise)
         h1, *_ = grid.hidden(lambda t, h, w: jnp.tanh(h * w[0] + w[1]), stages.weights, jnp.ones((1, 1)))
         return jnp.append(w[-1], h1)
 
@@ -75,27 +85,27 @@ def strong_order(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def _order(counts: Sequence[int], errors: Sequence[Array], of: slice = slice(None)) -> float:
-    """The power of 1 / steps with which errors fall, by their root mean squares."""
+    """The power of 1 / steps at which the root mean square errors decrease."""
     means = [float(jnp.sqrt(jnp.mean(error[:, of] ** 2))) for error in errors]
     return float(-np.polyfit(np.log(counts), np.log(means), 1)[0])
 
 
-def small_model(solver: Solver, kl: Estimator = "analytic", *, key: PRNGKeyArray) -> SDEBNN:
-    """A net whose drift has left zero, so that each part of it matters."""
+def small_model(solver: AbstractSolver, kl: KLEstimator = "analytic", *, key: PRNGKeyArray) -> SDEBNN:
+    """A net whose drift is not zero, so that every part of it matters."""
     model = SDEBNN.mlp(1, 1, widths=(4,), drift=(3,), solver=solver, kl=kl, key=key)
     last = lambda m: m.layers[1].drift.layers[-1].weight  # noqa: E731
     return eqx.tree_at(last, model, 0.3 * jax.random.normal(key, last(model).shape))
 
 
 def loss_and_gradient(
-    model: SDEBNN, x: Array, *, key: PRNGKeyArray, rough: bool = False
+    model: SDEBNN, x: Array, *, key: PRNGKeyArray, with_roughness: bool = False
 ) -> tuple[Float[Array, ""], Float[Array, " parameter"]]:
-    """A loss of the outputs, the KL and, if asked, the roughness of one draw; its gradient in all parameters."""
+    """A loss of the outputs, the KL and, if requested, the roughness of one draw, with its gradient."""
     parameters, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, unravel = jax.flatten_util.ravel_pytree(parameters)
 
     def loss(flat: Array) -> Array:
-        solution = eqx.combine(unravel(flat), rest).solve(x, key=key, rough=rough)
+        solution = eqx.combine(unravel(flat), rest).solve(x, key=key, with_roughness=with_roughness)
         return jnp.sum(solution.outputs**2) + solution.kl + solution.roughness
 
     return jax.jit(jax.value_and_grad(loss))(flat)
@@ -108,13 +118,13 @@ def relative(value: Array | np.ndarray, reference: Array | np.ndarray) -> float:
 
 
 def refining(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """One key names one Brownian path: draws at 20, 40, 80 and 160 steps converge at the method's order, in float64."""
+    """A key has one Brownian path: draws at 20, 40, 80 and 160 steps converge at the method's order, in float64."""
     counts, paths = (20, 40, 80, 160), 128
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         for name in ("euler", "ralston3"):
             block = bayesianize(
-                TimeMLP(1, (4,), key=key), prior=OU(sigma=1.0), drift=_wavy, solver=FixedGrid(20, name), key=key
+                TimeMLP(1, (4,), key=key), prior=OU(sigma=1.0), drift=_SineDrift(), solver=FixedGrid(20, name), key=key
             )
             laws = [refined(block, steps=steps) for steps in counts]
             draws = [jax.jit(jax.vmap(lambda k, law=law: law(x, key=k)[0]))(draw_keys(key, paths)) for law in laws]
@@ -125,13 +135,14 @@ def refining(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def stability(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """A strongly contracting prior: the stable methods keep its spread; reversible Heun's distance to its shadow grows.
+    """Under a strongly contracting prior, stable methods keep its spread, and reversible Heun's shadow moves away.
 
-    Euler's spread is 1 + rate dt / 4 times the exact one, 0.6 % here, which the four standard errors of 4.4 % contain.
+    Euler's spread is 1 + rate dt / 4 times the exact one: 0.6 % more here, well within four standard errors of 4.4 %.
     """
     rate, w0 = 10.0, jnp.ones(1)
-    process = Posterior(OU(rate, 0.0, 1.0), NoDrift(), Point(w0))
-    std = float(process.prior.marginal(1.0, w0)[1][0])
+    prior = OU(rate, 0.0, 1.0)
+    process = Posterior(prior, NoDrift(), Point(w0))
+    std = float(prior.marginal(1.0, w0)[1][0])
 
     def end(key: PRNGKeyArray, method: MethodName) -> Array:
         return FixedGrid(400, method).weights(process, key=key).w[-1, 0]
@@ -143,21 +154,23 @@ def stability(key: PRNGKeyArray) -> Iterator[Theorem]:
         yield Theorem(f"standard deviation of an OU of rate {rate:g} by {name}", measured, std, tolerance)
     with jax.enable_x64(True):
         steps = 40
-        # Without noise the distance starts small, and after some steps all of it is the growing mode.
-        w, stages = FixedGrid(steps, "reversible_heun").drive(process, jnp.ones(1), Noise(jnp.zeros((steps, 1)), None))
+        # Without noise the distance starts small, and after some steps it consists of the growing mode alone.
+        w, stages, _ = FixedGrid(steps, "reversible_heun").drive(
+            process, jnp.ones(1), Noise(jnp.zeros((steps, 1)), None)
+        )
         apart = np.asarray(stages.weights[1] - w[1:])[:, 0]
         growth = math.exp(math.asinh(rate / steps))
         yield Theorem("growth of reversible Heun's shadow a step", float(-apart[-1] / apart[-2]), growth, 1e-5)
 
 
 def adaptive(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Adaptive steps: a bound that is tight at the exact posterior; gradients that do not depend on the other draws.
+    """Adaptive steps: the ELBO is tight at the exact posterior, and a draw's gradient does not depend on other draws.
 
-    Draws of the same key finish together, so that a batch of four copies is a single draw. An adjoint's gradient tends
-    to the exact one.
+    Draws of the same key finish together, so that a batch of four copies behaves like a single draw. The gradient of
+    the stochastic adjoint converges to the exact one.
     """
     problem, keys = LinearGaussian(), draw_keys(key, PATHS // 4)
-    exact, parts = problem.log_evidence(), (PosteriorDrift(problem), Point(jnp.array([problem.w0])))
+    exact, parts = problem.log_evidence(), (ExactDrift(problem), Point(jnp.array([problem.w0])))
     for solver in (diffrax.Heun(), diffrax.SEA(), diffrax.SRA1(), diffrax.ShARK()):
         law = Adaptive(1e-3, solver=solver)
         samples = eqx.filter_jit(elbo_samples)(problem, *parts, "analytic", law, keys)
@@ -178,7 +191,7 @@ def adaptive(key: PRNGKeyArray) -> Iterator[Theorem]:
 
 
 def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Reverse mode against central differences, in float64, along a random direction of all parameters."""
+    """Reverse-mode gradients agree with central differences, in float64, along a random direction of all parameters."""
     with jax.enable_x64(True):
         model_key, direction_key, draw_key = jax.random.split(key, 3)
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
@@ -189,8 +202,14 @@ def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:
             keys = jax.random.split(direction_key, len(leaves))
             direction = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
 
-            def along(step: Array, leaves=leaves, direction=direction, structure=structure, rest=rest) -> Array:
-                # Off the start, where the drift is zero and half the gradient with it.
+            def along(
+                step: Array,
+                leaves: list[Array] = leaves,
+                direction: list[Array] = direction,
+                structure: Hashable = structure,
+                rest: PyTree = rest,
+            ) -> Array:
+                # Away from the initial parameters, where the drift and half of the gradient are zero.
                 moved = [p + (0.1 + step) * d for p, d in zip(leaves, direction, strict=True)]
                 model, likelihood = eqx.combine(jax.tree.unflatten(structure, moved), rest)
                 return elbo(model, likelihood, x, jnp.sin(x), key=draw_key, draws=2).elbo
@@ -201,21 +220,21 @@ def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:
             yield Theorem(f"gradient / finite difference ({kl})", float(both(0.0)[1] / difference), 1.0, 1e-6)
 
 
-def temporary_bytes(function: Callable, *arguments: Any) -> int:
-    """What the compiled function needs beside its arguments and its result."""
+def temporary_bytes(function: Callable[..., PyTree], *arguments: PyTree) -> int:
+    """The memory that the compiled function needs besides its arguments and its result, in bytes."""
     analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis else 0
 
 
 def reversible(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """Reversible stepping gives backprop's gradient, in memory that does not grow with the steps."""
+    """Reversible steps give the gradient of backpropagation, in memory that does not grow with the number of steps."""
     with jax.enable_x64(True):
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         for kl in ("analytic", "stl"):
             laws = [
                 small_model(FixedGrid(20, "reversible_heun", how), kl, key=key) for how in ("reversible", "backprop")
             ]
-            ours, backprop = (loss_and_gradient(law, x, key=key, rough=True)[1] for law in laws)
+            ours, backprop = (loss_and_gradient(law, x, key=key, with_roughness=True)[1] for law in laws)
             yield Theorem(f"reversible gradient / backprop's - 1 ({kl})", relative(ours, backprop), 0.0, 1e-10)
     memory = []
     for steps in (20, 1280):
@@ -226,8 +245,8 @@ def reversible(key: PRNGKeyArray) -> Iterator[Theorem]:
     yield Theorem("reversible's memory, 1280 steps / 20 steps", memory[1] / memory[0], 1.0, 0.2)
 
 
-def naming(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """A key names one function, bit for bit."""
+def reproducible(key: PRNGKeyArray) -> Iterator[Theorem]:
+    """A key gives the same function each time, bit for bit, and another key another function."""
     field_key, drift_key, head_key, input_key, one, other = jax.random.split(key, 6)
     block = bayesianize(TimeMLP(2, (8,), key=field_key), initial=Normal, key=drift_key)
     model = SDEBNN((block, Deterministic(eqx.nn.Linear(2, 1, key=head_key))))

@@ -1,0 +1,224 @@
+"""Numeric targets with additive noise:   y = location + scale · ε,   one law for each law of ε.
+
+The scale is known (a float), learned (``learn=True``), or, with ``scale=None``, read from the second half of the
+outputs (heteroscedastic); a softplus keeps it positive.
+"""
+
+import math
+from abc import abstractmethod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, Real
+
+from sdebnn.checks import check_key, check_positive, plain_number
+from sdebnn.likelihoods.likelihood import AbstractLikelihood, Outputs, check_head
+
+SMALLEST_SCALE = 1e-6  # of those that are read from the outputs
+MISFIT = 0.5  # nats an example: the cost, under a Gaussian, of residuals with twice the noise's variance
+
+
+class AbstractLocationScale(AbstractLikelihood):
+    """y = location + scale · ε. A subclass gives the log density, variance, entropy and sampler of ε."""
+
+    log_scale: float | Float[Array, ""] | None
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        scale = plain_number(scale)
+        if scale is None:
+            if learn:
+                raise ValueError("learn=True has no meaning with scale=None: the outputs give the scale already.")
+            self.log_scale = None
+        else:
+            check_positive("scale", scale)
+            self.log_scale = jnp.log(jnp.asarray(scale, float)) if learn else math.log(scale)
+
+    @abstractmethod
+    def standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The log density of ε."""
+
+    @property
+    @abstractmethod
+    def standard_variance(self) -> float:
+        """The variance of ε; infinite if there is none."""
+
+    @abstractmethod
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
+
+    @abstractmethod
+    def standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Samples of ε."""
+
+    def log_prob(self, outputs: Outputs, y: Real[Array, "*_ target"]) -> Float[Array, "..."]:
+        """log p(y | outputs), summed over the targets of an example."""
+        location, scale = self._split(outputs)
+        # Shapes must match in full: broadcasting would pair every target with every example.
+        if not min(2, location.ndim) <= y.ndim <= location.ndim or y.shape != location.shape[-y.ndim :]:
+            check_head(outputs, y, "targets")
+            raise ValueError(
+                f"y has shape {y.shape}, the model gives {location.shape[-1]} target(s) for each of "
+                f"{location.shape[-2] if location.ndim > 1 else 1} example(s): pass y of shape "
+                f"(examples, {location.shape[-1]})."
+            )
+        return jnp.sum(self.standard_log_prob((y - location) / scale) - jnp.log(scale), axis=-1)
+
+    def center(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The location of every target."""
+        return self._split(outputs)[0]
+
+    def variance(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The variance of every target around its location."""
+        return self.scale(outputs) ** 2 * self.standard_variance
+
+    def sample(self, outputs: Outputs, *, key: PRNGKeyArray) -> Float[Array, "..."]:
+        """Targets sampled from p(y | outputs)."""
+        check_key(key)
+        location, scale = self._split(outputs)
+        return location + scale * self.standard_sample(key, location.shape).astype(location.dtype)
+
+    def tempered(self, outputs: Outputs, temperature: float | Float[Array, ""]) -> Float[Array, "*lead output"]:
+        """Outputs of the same location whose scale is ``temperature`` times as large; needs ``scale=None``."""
+        if self.log_scale is not None:
+            return super().tempered(outputs, temperature)
+        location, scale = self._split(outputs)
+        excess = jnp.maximum(temperature * scale - SMALLEST_SCALE, jnp.finfo(outputs.dtype).tiny)
+        # The inverse of softplus, log(exp(s) - 1), without overflow.
+        return jnp.concatenate([location, excess + jnp.log(-jnp.expm1(-excess))], axis=-1)
+
+    def scale(self, outputs: Outputs) -> Float[Array, "..."]:
+        """The scale of every target."""
+        location, scale = self._split(outputs)
+        return jnp.broadcast_to(scale, location.shape)
+
+    @property
+    def has_units(self) -> bool:
+        """True."""
+        return True
+
+    def in_units(self, scores: dict[str, float], units: Float[np.ndarray, " target"]) -> dict[str, float]:
+        """The RMSE times the unit that all targets share, and the NLL plus the logarithm of each target's unit."""
+        return {**scores, "rmse": scores["rmse"] * float(units[0]), "nll": scores["nll"] + float(np.log(units).sum())}
+
+    def log_prob_of_a_fit(self, y: Array, weights: Array | None) -> float | None:
+        """The mean log density of residuals with twice the noise's variance; None if the outputs give the scale."""
+        if self.log_scale is None:
+            return None
+        return y.shape[-1] * (-self.standard_entropy() - float(self.log_scale) - MISFIT)
+
+    def _split(self, outputs: Outputs) -> tuple[Float[Array, "*lead target"], Float[Array, "..."]]:
+        """Location and scale of every target."""
+        if self.log_scale is not None:
+            return outputs, jnp.exp(jnp.asarray(self.log_scale, outputs.dtype))
+        if outputs.shape[-1] % 2:
+            raise ValueError(
+                f"scale=None reads location and scale from the outputs, but there are {outputs.shape[-1]}: "
+                "build the model with two outputs for each target."
+            )
+        location, raw = jnp.split(outputs, 2, axis=-1)
+        return location, jax.nn.softplus(raw) + SMALLEST_SCALE
+
+
+class Gaussian(AbstractLocationScale):
+    """Normal noise; ``scale`` is its standard deviation."""
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
+
+    def standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The log density of ε."""
+        return -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
+
+    @property
+    def standard_variance(self) -> float:
+        """The variance of ε."""
+        return 1.0
+
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
+        return 0.5 * math.log(2 * math.pi * math.e)
+
+    def standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Samples of ε."""
+        return jax.random.normal(key, shape)
+
+
+class Laplace(AbstractLocationScale):
+    """Double-exponential noise; its standard deviation is √2 ``scale``."""
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
+
+    def standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The log density of ε."""
+        return -jnp.abs(z) - math.log(2)
+
+    @property
+    def standard_variance(self) -> float:
+        """The variance of ε."""
+        return 2.0
+
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
+        return 1 + math.log(2)
+
+    def standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Samples of ε."""
+        return jax.random.laplace(key, shape)
+
+
+class Cauchy(AbstractLocationScale):
+    """Noise without mean or variance: outliers have little influence."""
+
+    def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
+        super().__init__(scale, learn=learn)
+
+    def standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The log density of ε."""
+        return -jnp.log1p(z**2) - math.log(math.pi)
+
+    @property
+    def standard_variance(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
+        return math.log(4 * math.pi)
+
+    def standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Samples of ε."""
+        return jax.random.cauchy(key, shape)
+
+
+class StudentT(AbstractLocationScale):
+    """Student's t with ``df`` degrees of freedom: Cauchy at 1, Gaussian in the limit."""
+
+    df: float
+
+    def __init__(self, df: float, scale: float | None = 1.0, *, learn: bool = False):
+        self.df = plain_number(df)
+        check_positive("df", self.df)
+        super().__init__(scale, learn=learn)
+
+    def standard_log_prob(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The log density of ε."""
+        constant = math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
+        return constant - (self.df + 1) / 2 * jnp.log1p(z**2 / self.df)
+
+    @property
+    def standard_variance(self) -> float:
+        """df / (df - 2), infinite up to df = 2."""
+        return self.df / (self.df - 2) if self.df > 2 else math.inf
+
+    def standard_entropy(self) -> float:
+        """The entropy of ε, in nats."""
+        half, more = self.df / 2, (self.df + 1) / 2
+        log_beta = math.lgamma(half) + math.lgamma(0.5) - math.lgamma(more)
+        digammas = jax.scipy.special.digamma(jnp.array([more, half]))
+        return more * float(digammas[0] - digammas[1]) + 0.5 * math.log(self.df) + log_beta
+
+    def standard_sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Samples of ε."""
+        return jax.random.t(key, self.df, shape)

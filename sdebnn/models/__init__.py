@@ -1,0 +1,29 @@
+"""Models: blocks of infinite depth, any module made random, sequences of models, and their deterministic parts."""
+
+from sdebnn.models.bayesianize import bayesianize, picked
+from sdebnn.models.block import SDEBlock, blocks, map_blocks, prior_of, refined
+from sdebnn.models.mean_field import MeanField
+from sdebnn.models.ode import ODEBlock, carried, check_grid
+from sdebnn.models.sequence import SDEBNN, Deterministic, as_model
+from sdebnn.models.weights import Frozen, WeightFunction, check_deterministic, taken_apart
+
+__all__ = [
+    "SDEBNN",
+    "Deterministic",
+    "Frozen",
+    "MeanField",
+    "ODEBlock",
+    "SDEBlock",
+    "WeightFunction",
+    "as_model",
+    "bayesianize",
+    "blocks",
+    "carried",
+    "check_deterministic",
+    "check_grid",
+    "map_blocks",
+    "picked",
+    "prior_of",
+    "refined",
+    "taken_apart",
+]

@@ -1,0 +1,172 @@
+"""A layer of infinite depth:   h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt,   with w drawn from the posterior."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+
+from sdebnn.checks import as_inputs, as_precise, check_instance, check_key
+from sdebnn.contract import AbstractModel, check_solution
+from sdebnn.fields import AbstractLayer, Standardised, over_batch
+from sdebnn.integrate import (
+    AbstractSolver,
+    Hidden,
+    KLEstimator,
+    Solution,
+    WeightPath,
+    refined_solver,
+)
+from sdebnn.integrate.paths import check_estimator
+from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Depth, NoDrift
+from sdebnn.programs import compiled
+
+Model = TypeVar("Model", bound=AbstractModel)
+
+
+class SDEBlock(AbstractModel):
+    """A layer of infinite depth: h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt, along one posterior draw of w.
+
+    ``bayesianize`` builds it. ``field`` holds what is not random; ``weights`` puts the rest into it.
+    """
+
+    field: PyTree
+    weights: Standardised
+    prior: AbstractPrior
+    drift: AbstractDrift
+    initial: AbstractInitialLaw
+    solver: AbstractSolver
+    kl: KLEstimator = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_estimator(self.kl)
+        check_parts(self.prior, self.drift, self.solver)
+        check_instance("initial", self.initial, AbstractInitialLaw, "a law of w_0", "Point or Normal")
+        self.solver.check_kl(self.kl)
+        self.solver.check_process(self)
+
+    def with_solver(self, solver: AbstractSolver) -> "SDEBlock":
+        """The same block with another solver.
+
+        If its KL estimator would be biased under that solver, it takes the analytic one.
+        """
+        kl = self.kl if self.kl in solver.estimators else "analytic"
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, kl)
+
+    def with_estimator(self, kl: KLEstimator) -> "SDEBlock":
+        """The same block with another estimator of the KL."""
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, self.solver, kl)
+
+    def draw(self, *, key: PRNGKeyArray) -> WeightPath:
+        """The path of standardised weights that the key names, and its KL."""
+        check_key(key)
+        return self.solver.weights(self, key=key)
+
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The hidden states at depth 1 and the KL; the number of evaluations and, if asked, the roughness."""
+        return self._solve(x, key, every=False, with_roughness=with_roughness)
+
+    def trajectory(
+        self, h: Hidden, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "time example *state"], Float[Array, ""]]:
+        """The hidden states of a batch at every depth of ``solver.times()``, from h_0 to h_1, and the KL."""
+        return self._solve(h, key, every=True)[:2]
+
+    def _solve(
+        self, h: Num[Array, "example *input"], key: PRNGKeyArray, every: bool, with_roughness: bool = False
+    ) -> Solution:
+        check_key(key)
+        solution = _compiled_solve(self, self._as_state(h), key, every, with_roughness)
+        check_solution(solution)
+        return solution
+
+    @property
+    def has_dynamics(self) -> bool:
+        """True."""
+        return True
+
+    def unravel(self, w: Float[Array, "*step weight"]) -> PyTree[Array]:
+        """The arrays of the field that belong to standardised weights."""
+        return self.weights.unravel(w)
+
+    def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
+        """dh/dt of a batch, with these arrays in place."""
+        return over_batch(eqx.combine(random, self.field), t)(h)
+
+    def all_euler_steps(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+        """All Euler steps with the arrays of each step, if the field has a faster way; otherwise None."""
+        field = eqx.combine(random, self.field)
+        return field.all_euler_steps(h, keep=keep, unroll=unroll) if isinstance(field, AbstractLayer) else None
+
+    def _as_state(self, h: Num[Array, "example *input"]) -> Hidden:
+        """A batch at least as precise as the weights; refused if the field does not accept it."""
+        w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
+        state = as_precise(as_inputs("h", h), w0)
+        check_field(self.f_h, state, jax.eval_shape(self.weights.unravel, w0))
+        return state
+
+
+def check_parts(prior: object, drift: object, solver: object) -> None:
+    """Refuse a prior, drift or solver that is not one."""
+    sigma = prior if isinstance(prior, float) and prior > 0 else 0.1  # a number is probably meant as sigma
+    check_instance("prior", prior, AbstractPrior, "a prior", f"OU(sigma={sigma})")
+    check_instance("drift", drift, AbstractDrift, "a drift", "widths such as (32, 32), or an AbstractDrift")
+    check_instance("solver", solver, AbstractSolver, "a solver", "FixedGrid(20, 'euler') or Adaptive()")
+
+
+def check_field(f_h: Callable[[Depth, Hidden, PyTree], Hidden], h: Hidden, arrays: PyTree) -> None:
+    """Refuse a field whose dh/dt has another shape or dtype than h."""
+    try:
+        out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, arrays)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the field, called as field(t, h), refuses an example of shape {h.shape[1:]} "
+            f"({str(error).splitlines()[0]})."
+        ) from error
+    if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
+        raise ValueError(
+            f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
+            f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
+            "dh/dt must look like h; give the field its own last layer, or cast x."
+        )
+
+
+@compiled  # for calls outside jit: the loops are compiled once, not at every call
+def _compiled_solve(block: SDEBlock, h: Hidden, key: PRNGKeyArray, every: bool, with_roughness: bool) -> Solution:
+    return block.solver.solve(block, h, key=key, every=every, with_roughness=with_roughness)
+
+
+def _is_block(node: PyTree) -> bool:
+    return isinstance(node, SDEBlock)
+
+
+def blocks(model: AbstractModel) -> list[SDEBlock]:
+    """Every block in a model, in order."""
+    return [node for node in jax.tree.leaves(model, is_leaf=_is_block) if _is_block(node)]
+
+
+def map_blocks(change: Callable[[SDEBlock], SDEBlock], model: Model) -> Model:
+    """The same model with each of its blocks changed."""
+    return jax.tree.map(lambda node: change(node) if _is_block(node) else node, model, is_leaf=_is_block)
+
+
+def refined(model: Model, *, steps: int | None = None, rtol: float | None = None) -> Model:
+    """The same model, with its blocks solved in so many steps or to this tolerance, without retraining.
+
+    A key names one Brownian path at every resolution, so that refining converges to one function.
+    """
+    return map_blocks(lambda block: block.with_solver(refined_solver(block.solver, steps=steps, rtol=rtol)), model)
+
+
+def prior_of(model: Model) -> Model:
+    """The same model before any data: each block's drift is zero and its w_0 follows the prior, so the KL is 0.
+
+    Deterministic parameters, and a w_0 that is a point, stay as they are.
+    """
+
+    def forget(block: SDEBlock) -> SDEBlock:
+        return eqx.tree_at(lambda b: (b.drift, b.initial), block, (NoDrift(), block.initial.prior()))
+
+    return map_blocks(forget, model)

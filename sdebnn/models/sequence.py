@@ -1,0 +1,125 @@
+"""Models in sequence, and modules of one example as models.
+
+A deterministic model ignores the key, and its KL is 0.
+"""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Num, PRNGKeyArray
+
+from sdebnn.checks import as_inputs, check_callable, check_count, check_key, check_object, shown
+from sdebnn.contract import AbstractModel
+from sdebnn.fields import Augment, TimeMLP, over_batch
+from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator, Solution
+from sdebnn.models.bayesianize import bayesianize
+from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, Normal, Weights
+
+
+class Deterministic(AbstractModel):
+    """A module of one example as a model of a batch: no weight is uncertain, and the KL is 0."""
+
+    module: Callable[[Array], Array]
+
+    def __check_init__(self):
+        check_object(self.module)
+        check_callable("module", self.module, "eqx.nn.Linear(2, 1, key=key)")
+
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The outputs, which do not depend on the key."""
+        try:
+            outputs = over_batch(self.module)(x)
+        except TypeError as error:
+            name = getattr(self.module, "__name__", type(self.module).__name__)
+            raise ValueError(
+                f"{name} refuses an example of shape {x.shape[1:]} ({str(error).splitlines()[0]}): check the shape of "
+                "x."
+            ) from error
+        return Solution(outputs, jnp.zeros((), outputs.dtype))
+
+
+def as_model(module: Callable[..., object]) -> AbstractModel:
+    """A model as it is; any other module, of one example, wrapped in ``Deterministic``."""
+    return module if isinstance(module, AbstractModel) else Deterministic(module)  # pyright: ignore[reportArgumentType]
+
+
+class SDEBNN(AbstractModel):
+    """Models in sequence: the outputs of each are the inputs of the next, and their KLs add up."""
+
+    layers: tuple[AbstractModel, ...]
+
+    def __check_init__(self):
+        if not isinstance(self.layers, tuple | list) or not self.layers:
+            raise ValueError(
+                f"layers={shown(self.layers)} must be a tuple of models, such as (bayesianize(field, key=key),)."
+            )
+        for i, layer in enumerate(self.layers):
+            check_object(layer)
+            if not isinstance(layer, AbstractModel):
+                name = getattr(layer, "__name__", type(layer).__name__)
+                raise ValueError(f"layer {i}, {name}, is not a model: wrap a module of one example in Deterministic.")
+
+    def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
+        """The outputs, the sum of the KLs, and the sums of the other terms."""
+        check_key(key)
+        h, parts = as_inputs("x", x), []
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self.layers)))  # compiled once
+        for i, layer in enumerate(self.layers):
+            parts.append(layer.solve(h, key=keys[i], with_roughness=with_roughness))
+            h = parts[-1].outputs
+        kl, evaluations, finished, roughness, shadow_distance = (
+            jnp.stack([jnp.asarray(term) for term in terms])
+            for terms in zip(*(part[1:] for part in parts), strict=True)
+        )
+        return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum(), shadow_distance.max())
+
+    def for_training(self) -> "SDEBNN":
+        """The same sequence, each model as it is trained."""
+        return SDEBNN(tuple(layer.for_training() for layer in self.layers))
+
+    @staticmethod
+    def mlp(
+        in_size: int,
+        out_size: int,
+        *,
+        widths: Sequence[int] = (16,),
+        augment: int = 2,
+        activation: Callable[[Array], Array] = jax.nn.swish,
+        gain: float = 2.0,
+        prior: AbstractPrior = OU(sigma=0.2),
+        drift: Sequence[int] = (32, 32),
+        initial: Callable[[Weights], AbstractInitialLaw] = Normal,
+        solver: AbstractSolver = FixedGrid(),
+        kl: KLEstimator = "analytic",
+        block: Callable[[TimeMLP, PRNGKeyArray], AbstractModel] | None = None,
+        encoder: Callable[[Array], Array] | None = None,
+        decoder: Callable[[Array], Array] | None = None,
+        key: PRNGKeyArray,
+    ) -> "SDEBNN":
+        """The net for vectors: ``augment`` zeros appended, one random MLP field, and a deterministic linear read-out.
+
+        The defaults suit inputs and targets of about unit scale, and infer w_0, so that the KL charges for everything
+        that is learned. ``block`` makes a model of the field and a key, instead of ``bayesianize`` with ``prior``,
+        ``drift``, ``initial``, ``solver`` and ``kl``. ``encoder`` and ``decoder`` are deterministic modules of one
+        example, applied before and after the net; ``in_size`` is then the size of what the encoder returns.
+        """
+        check_count("in_size", in_size)
+        check_count("out_size", out_size)
+        check_count("augment", augment, least=0)
+        check_key(key)
+        field_key, block_key, head_key = jax.random.split(key, 3)
+        state = in_size + augment
+        field = TimeMLP(state, widths, activation=activation, gain=gain, key=field_key)
+        if block is None:
+            middle = bayesianize(
+                field, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=block_key
+            )  # fmt: skip
+        else:
+            middle = block(field, block_key)
+        head = eqx.nn.Linear(state, out_size, key=head_key)
+        layers = (Deterministic(Augment(in_size, augment)), middle, Deterministic(head))
+        first = () if encoder is None else (Deterministic(encoder),)
+        last = () if decoder is None else (Deterministic(decoder),)
+        return SDEBNN((*first, *layers, *last))

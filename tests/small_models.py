@@ -1,0 +1,71 @@
+"""Small models, data and helper functions that the tests of the baselines share."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sdebnn import FixedGrid
+
+KEY = jax.random.key(0)
+QUIET = {"key": KEY, "progress": False}
+GRID = FixedGrid(3, gradient="backprop", unroll=1)
+
+SMALL = eqx.nn.MLP(2, 1, 3, 1, key=KEY)
+LINEAR = eqx.nn.Linear(3, 2, key=KEY)
+POINTS = jnp.array([[1.0, -0.5, 2.0], [0.3, 0.8, -1.0], [1.0, 1.0, 1.0]])
+X = jax.random.normal(jax.random.key(5), (8, 2))
+Y = jnp.sin(X[:, :1]) + 0.1
+
+
+def members(count=3):
+    """MLPs of the same sizes from different keys."""
+    return [eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(i)) for i in range(count)]
+
+
+def say_nothing(text):
+    """Stands in for the messages of ``after_training``."""
+
+
+class Matrix(eqx.Module):
+    """dh/dt = A h."""
+
+    weight: jax.Array
+
+    def __call__(self, t, h):
+        return self.weight @ h
+
+
+@eqx.filter_jit
+def called(model, x, key=KEY):
+    """The outputs and the KL of a model, compiled."""
+    return model(x, key=key)
+
+
+def over_keys(model, x, draws, seed=1):
+    """The outputs and the KLs of many draws, in float64."""
+    call = eqx.filter_jit(lambda keys: jax.vmap(lambda key: model(x, key=key))(keys))
+    outputs, kl = call(jax.random.split(jax.random.key(seed), draws))
+    return np.asarray(outputs, float), np.asarray(kl, float)
+
+
+def shaken(module, key=KEY, size=0.5):
+    """The same module with noise added to its arrays, so that none of them is zero."""
+    leaves, structure = jax.tree.flatten(module)
+    keys = jax.random.split(key, len(leaves))
+    moved = [
+        leaf + size * jax.random.normal(k, leaf.shape) if eqx.is_inexact_array(leaf) else leaf
+        for leaf, k in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, moved)
+
+
+def arrays(module):
+    """The floating-point arrays of a module, in float64."""
+    return [np.asarray(leaf, float) for leaf in jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array))]
+
+
+def covariances(outputs, mean):
+    """Products of deviations, "draw output n m"; their mean over draws is the covariance between examples n and m."""
+    off = outputs - mean
+    return np.einsum("dno,dmo->donm", off, off)

@@ -1,0 +1,58 @@
+"""Ensembles: training all members together, and the weight of each in a prediction."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from small_models import GRID, KEY, QUIET, X, Y, arrays, members, over_keys
+
+from sdebnn import SDEBNN, Batches, Deterministic, Gaussian, Objective, Optimizer, fit, predict
+from sdebnn.baselines import Ensemble, Hypernet, TemperatureScaled
+from sdebnn.nn import MeanField, ODEBlock, TimeMLP, draw_keys
+
+pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
+
+
+def test_members_trained_together_equal_members_trained_alone():
+    how = {
+        "epochs": 40, "objective": Objective(draws=1), "batches": Batches(4), "optimizer": Optimizer(1e-2), **QUIET
+    }  # fmt: skip
+    together = fit(Ensemble(members()), Gaussian(0.3), X, Y, **how).model
+    for number, member in enumerate(members()):
+        alone = fit(Deterministic(member), Gaussian(0.3), X, Y, **how).model
+        for ours, theirs, before in zip(arrays(together.member(number)), arrays(alone), arrays(member), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+            assert np.abs(ours - before).max() > 0.01
+
+
+def test_a_wrapped_net_counts_its_evaluations():
+    net = SDEBNN((ODEBlock(TimeMLP(2, (2,), key=KEY), solver=GRID),))
+    for wrapped in (MeanField(net), Hypernet(net, key=KEY), Ensemble([net, net]), TemperatureScaled(net)):
+        assert eqx.filter_jit(wrapped.solve)(X, key=KEY).evaluations == GRID.steps, type(wrapped).__name__
+
+
+def test_predictions_use_the_members_in_turn_and_each_key_names_one():
+    ensemble = Ensemble(members())
+    each = np.stack([jax.vmap(member)(X) for member in members()])
+    for seed in range(4):
+        key = jax.random.key(seed)
+        outputs = predict(ensemble, X, draws=6, key=key)
+        order = [int(np.abs(each - draw).max((1, 2)).argmin()) for draw in outputs]
+        np.testing.assert_allclose(outputs, each[order], atol=1e-6)
+        assert sorted(order[:3]) == [0, 1, 2] == sorted(order[3:])
+        few, many = (jax.random.key_data(draw_keys(key, n, ensemble)) for n in (3, 6))
+        assert np.array_equal(few, many[:3])
+    # arbitrary keys name all members about equally often: 300 draws, 4 standard errors
+    numbers = [int(np.abs(each - draw).max((1, 2)).argmin()) for draw in over_keys(ensemble, X, 300)[0]]
+    assert np.all(np.abs(np.bincount(numbers, minlength=3) - 100) < 4 * np.sqrt(300 * 2 / 9))
+
+
+@pytest.mark.parametrize("draws", [1, 5, 7])
+def test_every_member_of_an_ensemble_has_the_same_weight_in_a_prediction(draws):
+    """Seven draws of five members are rounded up to ten, so that the mean is exactly that of the members."""
+    nets = members(5)
+    each = np.stack([jax.vmap(member)(X) for member in nets])
+    for ensemble in (Ensemble(nets), Ensemble(nets).for_training(), TemperatureScaled(Ensemble(nets))):
+        outputs = np.asarray(predict(ensemble, X, draws=draws, draws_at_once=10, key=KEY), float)
+        assert len(outputs) == 5 * -(-draws // 5)
+        np.testing.assert_allclose(outputs.mean(0), each.mean(0), atol=1e-6)

@@ -1,0 +1,102 @@
+"""The documentation: the files and the names that it mentions exist, and the map is that of the package."""
+
+import builtins
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from test_house import ORDER
+
+import sdebnn
+from sdebnn.data import CATALOGUE
+from sdebnn.integrate import METHODS
+from sdebnn.presets import PRESETS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("", "sdebnn", "sdebnn/train", "sdebnn/data", "docs", "benchmarks")  # that a path may be relative to
+NOT_OURS = {  # files that commands or users write, and one that there must not be
+    "x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy", "run.json", "result.json", "metrics.jsonl", "utils.py",
+}  # fmt: skip
+FILE = re.compile(r"`([\w./-]+(?:\.(?:py|md|json|jsonl|npy|png|txt|toml)|/))`")
+DOTTED = re.compile(r"\bsdebnn((?:\.[A-Za-z_]\w*)+)")
+NAME = re.compile(r"^[A-Za-z_]\w*(?:\.\w+)*(?=\(|=|$)")
+# Words of the mathematics, of commands and of other libraries that stand between backticks.
+OTHER_NAMES = {
+    "h_0", "h_1", "h_t", "u_k", "w_0", "w_1", "w_t", "exp", "lower", "upper", "cross_val_score", "check_estimator",
+    "BacksolveAdjoint", "SDEBNN_DATA", "XLA_FLAGS", "hopper", "jit",
+}  # fmt: skip
+OTHER_PACKAGES = {"jax", "lax", "eqx", "optax", "diffrax", "multiprocessing"}
+
+
+def quoted(page):
+    """The texts between backticks that are not blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.S))
+
+
+@pytest.fixture(scope="module")
+def names():
+    """What modules of the package define, the methods and fields of classes, and the arguments of functions."""
+    found = set(dir(builtins))
+    for info in pkgutil.walk_packages(sdebnn.__path__, "sdebnn."):
+        if info.name.endswith("__main__"):
+            continue
+        found |= set(info.name.split("."))
+        for name, value in vars(importlib.import_module(info.name)).items():
+            found.add(name)
+            if isinstance(value, type):
+                found |= {*dir(value), *getattr(value, "__dataclass_fields__", {}), *getattr(value, "_fields", ())}
+            with contextlib.suppress(TypeError, ValueError):
+                found |= set(inspect.signature(value).parameters)
+    return found | set(CATALOGUE) | set(METHODS) | set(PRESETS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page):
+    named = set(FILE.findall(page.read_text())) - NOT_OURS
+    missing = {name for name in named if not any((ROOT / folder / name).exists() for folder in FOLDERS)}
+    assert missing == set()
+    links = re.findall(r"\]\(([^):]+)\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_dotted_name_that_a_page_uses_resolves(page):
+    for path in DOTTED.findall(page.read_text()):
+        if path in (".kernels",):  # a group of entry points
+            continue
+        value = sdebnn
+        for name in path[1:].split("."):
+            if name in ("toml", "py", "md", "safetensors"):
+                break
+            if not hasattr(value, name):
+                importlib.import_module(f"{value.__name__}.{name}")
+            value = getattr(value, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_that_a_page_quotes_is_one_of_the_package(page, names):
+    unknown = set()
+    for text in quoted(page):
+        found = NAME.match(text)
+        if found is None or FILE.match(f"`{text}`") or found[0].split(".")[0] in OTHER_PACKAGES or len(found[0]) <= 2:
+            continue
+        unknown |= set(found[0].split(".")) - names
+    assert unknown - OTHER_NAMES == set()
+
+
+def test_the_map_lists_the_rooms_in_the_order_of_imports():
+    rows = re.findall(r"^\| *\w* *\| `(\w+)(?:\.py|/)` \|", (ROOT / "docs" / "walk.md").read_text(), re.M)
+    assert rows == ORDER
+
+
+def test_the_picture_of_the_map_has_every_room_in_its_layer():
+    spec = importlib.util.spec_from_file_location("walk", ROOT / "docs" / "walk.py")
+    walk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(walk)
+    assert [room for rooms in walk.LAYERS.values() for room in sorted(rooms, key=ORDER.index)] == ORDER
