@@ -43,7 +43,7 @@ def test_a_regression_is_its_mean_plus_noise_of_the_stated_size(name):
 
 
 @pytest.mark.parametrize("name", ["wave", "ripple"])
-def test_the_truth_is_not_monotonic(name):
+def test_the_mean_is_not_monotonic(name):
     low, high = REGRESSIONS[name][2]
     slope = np.diff(getattr(toy, f"{name}_mean")(jnp.linspace(low, high, 100)))
     assert slope.min() < 0 < slope.max()
@@ -67,7 +67,7 @@ def test_moons_without_noise_are_two_half_circles():
 
 
 @pytest.mark.parametrize("arms", [2, 3])
-def test_arms_of_a_spiral_are_one_arm_turned(arms):
+def test_the_arms_of_a_spiral_are_rotations_of_one_arm(arms):
     x, label = (np.asarray(a, dtype=float) for a in toy.spirals(600, arms=arms, noise=0.0, key=KEY))
     assert np.bincount(label.astype(int)).tolist() == [600 // arms] * arms
     radius = np.hypot(*x.T)
@@ -77,7 +77,7 @@ def test_arms_of_a_spiral_are_one_arm_turned(arms):
 
 
 @pytest.mark.parametrize("make", [toy.moons, toy.spirals])
-def test_noise_blurs_by_its_standard_deviation(make):
+def test_noise_has_the_given_standard_deviation(make):
     clean, blurred = make(4000, noise=0.0, key=KEY)[0], make(4000, noise=0.3, key=KEY)[0]
     assert abs(float(np.std(blurred - clean)) - 0.3) < 4 * 0.3 / np.sqrt(2 * 8000)
 
@@ -88,7 +88,7 @@ def parabola(request):
     return Part(x[:20], x[:20] ** 2), Part(x[20:], x[20:] ** 2)
 
 
-def test_a_row_of_ones_own_is_loaded_like_a_name():
+def test_a_row_defined_outside_the_package_is_loaded_like_a_name():
     data = load(Entry("parabola", parabola, "A parabola.", shape=(1,)), seed=3)
     assert (data.name, data.classes) == ("parabola", None)
     assert np.array_equal(data.train.y, data.train.x**2)
@@ -109,7 +109,7 @@ def test_the_data_sets_that_need_no_files_have_the_declared_shapes_and_classes()
             assert set(data.test.y.tolist()) == set(range(len(entry.classes)))
 
 
-def test_a_name_is_a_row_and_its_options_and_anything_else_is_a_path(tmp_path):
+def test_a_name_selects_a_row_and_its_options_and_anything_else_is_a_path(tmp_path):
     assert find("uci/concrete/3") == (CATALOGUE["uci"], ("concrete", "3"))
     assert find("digits") == (CATALOGUE["digits"], ())
     for path in ("digits/1", "uci/concrete/3/4", "nonsense", str(tmp_path)):
@@ -118,22 +118,25 @@ def test_a_name_is_a_row_and_its_options_and_anything_else_is_a_path(tmp_path):
         load("nonsense")
 
 
-def test_a_standardiser_is_undone_and_treats_constant_columns_as_told():
-    columns = np.random.default_rng(0).normal(size=(50, 3)) * [1e-3, 1e150, 0] + [5, 0, 0.1]
-    scaling = Standardiser.of(columns)
-    z = scaling.to(columns)
-    np.testing.assert_allclose(z[:, :2].mean(0), 0, atol=1e-12)
-    np.testing.assert_allclose(z[:, :2].std(0), 1, rtol=1e-9)
-    assert np.all(z[:, 2] == 0)
-    assert scaling.spread[2] == 1
-    np.testing.assert_allclose(scaling.undo(z), columns, rtol=1e-12)
-    assert np.abs(scaling.clipped(columns + 1e200)).max() == 1e6
-    assert np.all(Standardiser.of(columns, constant=np.inf).to(columns + 7)[:, 2] == 0)
-    weighted = Standardiser.of(columns, np.arange(50.0))
-    repeated = Standardiser.of(np.repeat(columns, np.arange(50), axis=0))
-    np.testing.assert_allclose(weighted, repeated, rtol=1e-6)
-    batched = Standardiser.of_batches(np.array_split(columns[:, [0, 2]], 7))
-    np.testing.assert_allclose(batched, np.array(scaling)[:, [0, 2]], rtol=1e-6)
+def test_a_standardiser_can_be_undone_and_gives_constant_columns_the_given_spread():
+    random = np.random.default_rng(0)
+    columns = random.normal(3, 2, (100, 4)) * [1e-200, 1e200, 1, 0] + [0, 0, 1.7e9, 0.1]
+    for weight in (None, random.uniform(0, 2, 100)):
+        scaling = Standardiser.of(columns, weight)
+        z = scaling.to(columns)
+        np.testing.assert_allclose(np.average(z, axis=0, weights=weight), 0, atol=1e-6)
+        np.testing.assert_allclose(np.average(z**2, axis=0, weights=weight), [1, 1, 1, 0], rtol=1e-6)
+        np.testing.assert_allclose(scaling.undo(z), columns, rtol=1e-12)
+        assert scaling.spread[3] == 1
+    assert np.abs(scaling.clipped(columns + 1e250)).max() == 1e6
+    assert np.all(Standardiser.of(columns, constant=np.inf).to(columns + 7)[:, 3] == 0)
+
+
+def test_a_standardiser_of_batches_is_that_of_all_rows():
+    columns = np.random.default_rng(0).normal(3, 2, (100, 2)) * [1, 0]
+    np.testing.assert_allclose(
+        Standardiser.of_batches(np.array_split(columns, 7)), Standardiser.of(columns), rtol=1e-12
+    )
 
 
 @pytest.fixture
@@ -145,7 +148,7 @@ def part(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.99])
-def test_what_is_held_out_and_what_is_left_partition_the_examples(share, part):
+def test_holding_out_partitions_the_examples(share, part):
     for whole in (part, Part(np.array(part.x), part.y)):
         train, validation = held_out(whole, share, seed=3)
         assert len(validation.x) == len(validation.y) == round(100 * share)
@@ -157,7 +160,7 @@ def test_what_is_held_out_and_what_is_left_partition_the_examples(share, part):
         assert not np.array_equal(other[1].y, validation.y)
 
 
-def test_rows_are_indexed_like_the_array_they_stand_for(part):
+def test_selected_rows_are_indexed_like_an_array(part):
     train, _ = held_out(part, seed=0)
     rows, copy = train.x, np.asarray(train.x)
     assert isinstance(rows, SelectedRows)
@@ -169,7 +172,7 @@ def test_rows_are_indexed_like_the_array_they_stand_for(part):
     assert np.array_equal(np.asarray(twice.x), part.x[twice.y])
 
 
-def test_a_row_of_a_split_knows_which_row_of_the_file_it_is(part):
+def test_the_origin_of_a_selected_row_is_its_row_in_the_file(part):
     train, validation = held_out(part, 0.3, seed=0)
     again = held_out(train, 0.5, seed=1)[1]
     for rows, numbers in ((train.x, train.y), (validation.x, validation.y), (again.x, again.y)):
@@ -180,7 +183,7 @@ def test_a_row_of_a_split_knows_which_row_of_the_file_it_is(part):
             assert np.array_equal(part.x[found], np.atleast_2d(rows[key]))
 
 
-def test_splitting_what_is_larger_than_memory_reads_only_the_rows_asked_for(tmp_path):
+def test_splitting_an_array_larger_than_memory_reads_only_the_selected_rows(tmp_path):
     path, examples, width = tmp_path / "x", 20_000, 2**20
     with path.open("wb") as stream:
         stream.truncate(examples * width)  # 20 GB of a sparse file
@@ -209,7 +212,7 @@ def views_of(images, shift, mode):
 @pytest.mark.parametrize(
     ("shift", "flip", "dtype"), [(1, True, np.float32), (2, False, np.uint8), (4, True, np.uint8), (0, True, np.uint8)]
 )
-def test_each_view_is_a_crop_and_each_crop_is_as_likely(shift, flip, dtype, padding, mode):
+def test_each_view_is_a_crop_and_all_crops_are_equally_likely(shift, flip, dtype, padding, mode):
     images = IMAGES.astype(dtype)
     view = RandomView(shift, flip=flip, padding=padding)
     views = np.asarray(jax.jit(lambda images, key: view(images, key=key))(images, KEY))
@@ -223,11 +226,11 @@ def test_each_view_is_a_crop_and_each_crop_is_as_likely(shift, flip, dtype, padd
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / len(images)))
 
 
-def test_a_view_of_nothing_is_the_identity():
+def test_a_view_without_shift_flip_or_cutout_is_the_identity():
     assert np.array_equal(RandomView(0)(IMAGES, key=KEY), IMAGES)
 
 
-def test_the_same_key_is_the_same_view_and_another_is_another():
+def test_a_key_determines_the_view():
     view = RandomView(2, flip=True, cutout=2)
     draw = jax.jit(lambda key: view(IMAGES, key=key))
     first, again, other = (np.asarray(draw(key)) for key in (KEY, KEY, jax.random.key(1)))
@@ -235,7 +238,7 @@ def test_the_same_key_is_the_same_view_and_another_is_another():
     assert not np.array_equal(first, other)
 
 
-def test_a_cutout_of_one_pixel_is_anywhere_and_all_else_is_as_it_was():
+def test_a_cutout_of_one_pixel_is_uniform_and_changes_nothing_else():
     images = np.full((6000, 6, 5, 2), 9, np.uint8)
     holes = np.asarray(RandomView(0, cutout=1, fill=(3, 7.4))(images, key=KEY)) != 9
     assert np.all(holes.sum((1, 2, 3)) == 2)
@@ -244,7 +247,7 @@ def test_a_cutout_of_one_pixel_is_anywhere_and_all_else_is_as_it_was():
 
 
 @pytest.mark.parametrize("side", [2, 3, 8])
-def test_a_cutout_is_a_square_about_a_pixel_filled_with_the_colour_given(side):
+def test_a_cutout_is_a_square_of_the_given_colour_around_a_pixel(side):
     views = np.asarray(RandomView(0, cutout=side, fill=(3, 200))(IMAGES, key=KEY))
     centred = {}
     for i in range(9):

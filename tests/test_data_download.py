@@ -96,7 +96,7 @@ def mnist(server, monkeypatch):
     return arrays
 
 
-def test_what_was_fetched_is_what_was_published(server, mnist, tmp_path, capfd):
+def test_downloaded_files_are_the_published_ones(server, mnist, tmp_path, capfd):
     assert get("mnist", tmp_path, base=server.base) == tmp_path / "mnist"
     assert files.everything_under(tmp_path / "mnist") == server.files
     loaded = load("mnist", folder=tmp_path)
@@ -106,7 +106,7 @@ def test_what_was_fetched_is_what_was_published(server, mnist, tmp_path, capfd):
     assert "train-images-idx3-ubyte.gz" in shown.err
 
 
-def test_what_is_there_and_whole_is_not_fetched_again(server, mnist, tmp_path):
+def test_complete_files_are_not_downloaded_again(server, mnist, tmp_path):
     get("mnist", tmp_path, base=server.base)
     server.asked.clear()
     get("mnist", tmp_path, base=server.base + "/")
@@ -118,7 +118,7 @@ def test_what_is_there_and_whole_is_not_fetched_again(server, mnist, tmp_path):
     assert files.everything_under(tmp_path / "mnist") == server.files
 
 
-def test_a_set_that_is_whole_in_another_form_is_not_fetched(server, mnist, tmp_path):
+def test_a_set_that_is_complete_in_another_format_is_not_downloaded(server, mnist, tmp_path):
     files.write(tmp_path / "mnist", files.mnist_files(zipped=False)[0])
     get("mnist", tmp_path, base=server.base)
     assert server.asked == []
@@ -186,7 +186,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("case", HARMS)
-def test_a_file_that_does_not_come_whole_leaves_nothing_and_the_rest_is_kept(case, server, mnist, tmp_path):
+def test_a_failed_download_leaves_no_file_and_complete_files_are_kept(case, server, mnist, tmp_path):
     harm, line, tries = HARMS[case]
     whole = dict(server.files)
     harm(server)
@@ -203,7 +203,7 @@ def test_a_file_that_does_not_come_whole_leaves_nothing_and_the_rest_is_kept(cas
 
 
 @pytest.mark.parametrize("bad", [status(500), status(429), "cut", "reset"])
-def test_a_failure_that_passes_is_tried_again(bad, server, mnist, tmp_path):
+def test_a_transient_failure_is_attempted_again(bad, server, mnist, tmp_path):
     def answer(handler, blob):
         if server.asked.count(THIRD) == transfer.ATTEMPTS:
             server.send(handler, blob)
@@ -220,7 +220,7 @@ def test_a_failure_that_passes_is_tried_again(bad, server, mnist, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "waits"), [(None, [1, 2, 4]), ("3", [3, 3, 4]), ("99999", [60, 60, 60]), ("soon", [1, 2, 4])]
 )
-def test_the_waits_between_tries_double_and_a_server_may_ask_for_longer_ones(
+def test_the_wait_doubles_after_each_attempt_and_a_server_may_ask_for_more(
     asked, waits, server, mnist, tmp_path, monkeypatch
 ):
     slept = []
@@ -253,7 +253,7 @@ def trickled_chunk_size(server, handler, blob):
         ({"BASE_SECONDS": 0.3, "EXPECTED_BYTES_PER_SECOND": 1e9}, "took longer than the 0 seconds allowed for", 1),
     ],
 )
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+def test_a_server_that_sends_single_bytes_slowly_is_given_up(
     slow, limits, line, tries, server, mnist, tmp_path, monkeypatch
 ):
     for name, value in limits.items():
@@ -266,12 +266,12 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     assert files.everything_under(tmp_path) == {}
 
 
-def test_the_time_that_a_file_may_take_grows_with_its_size():
+def test_the_time_limit_grows_with_the_size_of_the_file():
     assert 600 < transfer._allowed_seconds(File(4_542, "")) < 601
     assert 15 * 3600 < transfer._allowed_seconds(File(2_918_471_680, "")) < 17 * 3600
 
 
-def test_a_body_without_end_is_cut_off(server, mnist, tmp_path):
+def test_a_response_that_never_ends_is_cut_off(server, mnist, tmp_path):
     def endless(handler, blob):
         server.send(handler, blob, Content_Length=None)
         while not server.closed.is_set():
@@ -282,7 +282,7 @@ def test_a_body_without_end_is_cut_off(server, mnist, tmp_path):
     assert files.everything_under(tmp_path) == {}
 
 
-def test_a_file_that_the_server_calls_an_encoding_is_kept_as_it_is(server, mnist, tmp_path):
+def test_a_file_declared_as_content_encoding_is_not_decoded(server, mnist, tmp_path):
     server.ways[FIRST] = lambda handler, blob: server.send(handler, blob, Content_Encoding="gzip")
     get("mnist", tmp_path, base=server.base)
     assert files.everything_under(tmp_path / "mnist") == server.files
@@ -296,7 +296,7 @@ def test_every_published_address_is_https_and_every_file_has_a_size_and_a_digest
             assert len(bytes.fromhex(md5)) == 16
 
 
-def test_files_that_a_killed_process_left_are_removed_and_those_in_use_are_not(server, mnist, tmp_path):
+def test_unfinished_files_of_killed_processes_are_removed_and_locked_ones_are_kept(server, mnist, tmp_path):
     get("mnist", tmp_path, base=server.base)
     left, used = (tmp_path / "mnist" / f"{FIRST}.{letter * 16}.part" for letter in "ab")
     for path in (left, used):
@@ -311,7 +311,7 @@ def test_files_that_a_killed_process_left_are_removed_and_those_in_use_are_not(s
     assert files.everything_under(tmp_path / "mnist") == server.files
 
 
-def test_a_process_that_is_killed_leaves_nothing_under_the_name_of_a_file(server, mnist, tmp_path):
+def test_a_killed_process_leaves_only_an_unfinished_file(server, mnist, tmp_path):
     halted = threading.Event()
 
     def half(handler, blob):
@@ -337,7 +337,7 @@ def test_a_process_that_is_killed_leaves_nothing_under_the_name_of_a_file(server
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_leaves_nothing(server, mnist, tmp_path):
+def test_an_interrupt_leaves_no_file(server, mnist, tmp_path):
     def interrupt(received):
         raise KeyboardInterrupt
 
@@ -346,7 +346,7 @@ def test_an_interrupt_leaves_nothing(server, mnist, tmp_path):
     assert files.everything_under(tmp_path) == {}
 
 
-def test_two_that_fetch_one_file_at_once_do_not_tear_it(server, mnist, tmp_path):
+def test_two_simultaneous_downloads_of_one_file_leave_it_intact(server, mnist, tmp_path):
     both = threading.Barrier(2)
 
     def in_step(handler, blob):
@@ -365,7 +365,7 @@ def test_two_that_fetch_one_file_at_once_do_not_tear_it(server, mnist, tmp_path)
     assert files.everything_under(tmp_path / "mnist") == server.files
 
 
-def test_what_is_no_regular_file_is_refused_and_stays(server, mnist, tmp_path):
+def test_anything_but_a_regular_file_is_refused_and_not_replaced(server, mnist, tmp_path):
     (tmp_path / "mnist").mkdir()
     os.mkfifo(tmp_path / "mnist" / FIRST)
     assert f"{FIRST} is a pipe, a socket or a device" in failure("mnist", tmp_path, server.base)
@@ -373,20 +373,20 @@ def test_what_is_no_regular_file_is_refused_and_stays(server, mnist, tmp_path):
     assert server.asked == []
 
 
-def test_what_was_fetched_can_be_read_by_all_who_may_read_other_files(server, mnist, tmp_path):
+def test_downloaded_files_have_the_usual_permissions(server, mnist, tmp_path):
     (tmp_path / "other").write_text("")
     get("mnist", tmp_path, base=server.base)
     assert {path.stat().st_mode for path in (tmp_path / "mnist").iterdir()} == {(tmp_path / "other").stat().st_mode}
 
 
-def test_a_damaged_file_is_kept_when_no_better_one_comes(server, mnist, tmp_path):
+def test_a_damaged_file_is_kept_if_the_download_fails(server, mnist, tmp_path):
     server.files[FIRST] = another(server.files[FIRST])
     files.write(tmp_path / "mnist", {"train-images-idx3-ubyte.gz": b"mine"})
     assert "is not the published file" in failure("mnist", tmp_path, server.base)
     assert files.everything_under(tmp_path) == {"mnist/train-images-idx3-ubyte.gz": b"mine"}
 
 
-def test_a_server_that_is_not_there_is_one_line(mnist, tmp_path):
+def test_an_unreachable_server_is_a_one_line_error(mnist, tmp_path):
     message = failure("mnist", tmp_path, "http://127.0.0.1:9")
     assert message.startswith(f"http://127.0.0.1:9/{FIRST} cannot be reached (ConnectionError): check the network")
     assert files.everything_under(tmp_path) == {}
@@ -395,7 +395,7 @@ def test_a_server_that_is_not_there_is_one_line(mnist, tmp_path):
 @pytest.mark.parametrize(
     "base", ["", " ", "no address", "ftx://127.0.0.1", "file:///etc", "http://", "https:/host", "http://[::1", 7]
 )
-def test_an_address_that_is_none_is_refused(base, server, mnist, tmp_path, monkeypatch):
+def test_a_malformed_address_is_refused(base, server, mnist, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as a user has it
     message = failure("mnist", tmp_path, base)
     assert message.startswith(f"base={base!r} is not a web address: pass one such as 'https://")
@@ -406,7 +406,7 @@ def test_an_empty_folder_name_is_refused(server):
     assert failure("mnist", "", server.base) == "folder='' must be a path, such as 'data'."
 
 
-def test_a_disk_that_takes_no_more_leaves_nothing(server, mnist, monkeypatch, tmp_path):
+def test_a_full_disk_leaves_no_file(server, mnist, monkeypatch, tmp_path):
     blob = bytes(400_000)
     server.files["train-images-idx3-ubyte.gz"] = blob
     publish(monkeypatch, "mnist", server.files)
@@ -420,12 +420,12 @@ def test_a_disk_that_takes_no_more_leaves_nothing(server, mnist, monkeypatch, tm
     assert files.everything_under(tmp_path) == {}
 
 
-def test_a_folder_that_is_a_file_is_one_line(server, mnist, tmp_path):
+def test_a_file_in_place_of_the_folder_is_a_one_line_error(server, mnist, tmp_path):
     (tmp_path / "data").write_text("not a folder")
     assert "data/mnist cannot be written" in failure("mnist", tmp_path / "data", server.base)
 
 
-def test_without_requests_the_line_says_what_to_install(mnist, monkeypatch, tmp_path):
+def test_without_requests_the_error_says_what_to_install(mnist, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "requests", None)
     assert failure("mnist", tmp_path, None) == "downloads need requests: pip install 'sdebnn[data]'."
 
@@ -434,7 +434,7 @@ def test_unknown_names_are_refused(tmp_path):
     assert "name='imagenet' is unknown: choose one of 'toy'" in failure("imagenet", tmp_path, None)
 
 
-def test_the_archive_of_cifar10_is_read_as_it_comes(server, monkeypatch, tmp_path):
+def test_the_archive_of_cifar10_is_read_without_unpacking(server, monkeypatch, tmp_path):
     server.files, digests, arrays = files.cifar_files("bin", packed=True)
     publish(monkeypatch, "cifar10", server.files, digests=digests)
     get("cifar10", tmp_path, base=server.base)
@@ -474,14 +474,14 @@ def test_an_archive_is_unpacked_to_the_published_files_and_no_others(server, cor
         ({"CIFAR-10-C/fog.npy": b"other"}, "fog.npy in "),
     ],
 )
-def test_an_archive_of_other_files_leaves_none_of_them(members, line, server, corrupted, tmp_path):
+def test_an_archive_of_other_files_is_not_unpacked(members, line, server, corrupted, tmp_path):
     _, serve = corrupted
     serve(members)
     assert line in failure("cifar10c", tmp_path, server.base)
     assert list(files.everything_under(tmp_path)) == ["CIFAR-10-C/CIFAR-10-C.tar"]
 
 
-def test_an_archive_that_another_process_has_unpacked_meanwhile_is_not_missed(server, corrupted, tmp_path, monkeypatch):
+def test_an_archive_that_another_process_has_unpacked_is_not_an_error(server, corrupted, tmp_path, monkeypatch):
     made, serve = corrupted
     serve(made)
     unpack = download._unpack

@@ -73,7 +73,7 @@ PLACES = {
 
 @pytest.mark.parametrize("make", [a_pipe, a_device, a_folder, a_socket])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_not_a_regular_file_is_refused_at_once(place, make, tmp_path):
+def test_anything_but_a_regular_file_is_refused_at_once(place, make, tmp_path):
     fill, name, read = PLACES[place]
     fill(tmp_path)
     path = tmp_path / name
@@ -137,7 +137,7 @@ ABSURD = {
 
 
 @pytest.mark.parametrize("case", ABSURD)
-def test_a_header_that_claims_too_much_is_refused_and_costs_nothing(case, tmp_path):
+def test_an_absurd_header_is_refused_without_allocating_memory(case, tmp_path):
     blob, line = ABSURD[case]
     path = tmp_path / "x.npy"
     path.write_bytes(blob)
@@ -161,13 +161,13 @@ def test_a_header_that_claims_too_much_is_refused_and_costs_nothing(case, tmp_pa
         "  " + declared() + " " * 200,
     ],
 )
-def test_headers_that_other_programs_write_are_read(header, version, tmp_path):
+def test_headers_written_by_other_programs_are_read(header, version, tmp_path):
     (tmp_path / "x.npy").write_bytes(npy(header, version=version, values=np.array([1.5, -2], "<f4").tobytes()))
     assert formats.mapped(tmp_path / "x.npy").tolist() == [1.5, -2]
 
 
 @pytest.mark.parametrize("name", ["inputs.csv", "inputs.CSV", "inputs.txt"])
-def test_a_table_in_place_of_an_array_is_called_so(name, tmp_path):
+def test_a_table_in_place_of_an_array_is_named_in_the_error(name, tmp_path):
     path = tmp_path / name
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r".") as caught:
@@ -176,7 +176,7 @@ def test_a_table_in_place_of_an_array_is_called_so(name, tmp_path):
 
 
 @pytest.mark.parametrize("blob", [b"", b"1,2\n", b"PK\x03\x04", b"\x89PNG\r\n\x1a\n"])
-def test_what_is_no_saved_array_is_called_so(blob, tmp_path):
+def test_a_file_that_is_not_a_saved_array_is_refused(blob, tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(blob)
     with pytest.raises(ValueError, match=r".") as caught:

@@ -74,7 +74,7 @@ def published_as(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_published_is_read_back(form, published_as):
+def test_published_files_are_read_exactly(form, published_as):
     _, read, arrays, _ = published_as(form)
     assert same(read(), arrays)
 
@@ -144,7 +144,7 @@ def test_a_missing_file_is_named_with_the_command_that_fetches_it(form, publishe
         read()
 
 
-def test_what_an_unpacked_folder_lacks_is_read_from_the_archive(tmp_path):
+def test_a_batch_missing_from_the_unpacked_folder_is_read_from_the_archive(tmp_path):
     unpacked, digests, arrays = files.cifar_files("bin", packed=False)
     entry = small("cifar10", digests)
     files.write(tmp_path / "cifar10", unpacked | files.cifar_files("bin", packed=True)[0])
@@ -163,7 +163,7 @@ def test_a_folder_in_place_of_a_file_is_refused_in_one_line(published_as):
         read()
 
 
-def test_a_part_that_is_not_asked_for_need_not_be_there(published_as, tmp_path):
+def test_a_part_that_is_not_wanted_need_not_be_on_disk(published_as, tmp_path):
     path, _, arrays, _ = published_as("idx.gz")
     path.unlink()
     loaded = load("mnist", folder=tmp_path, parts=("test",))
@@ -183,7 +183,7 @@ def test_images_and_labels_that_do_not_match_are_refused(tmp_path):
         load(small("mnist", digests), folder=tmp_path)
 
 
-def test_a_label_beyond_the_classes_is_refused():
+def test_a_label_that_is_not_a_class_is_refused():
     x, y = files.pictures(0, 3, 32, 32, 3)
     y[1] = 10
     for parse, write in (
@@ -194,7 +194,7 @@ def test_a_label_beyond_the_classes_is_refused():
             parse(write(x, y), "here")
 
 
-def test_no_bit_of_an_idx_header_flips_unnoticed():
+def test_every_flipped_bit_in_an_idx_header_is_detected():
     blob = files.idx(files.pictures(0, 3, 5, 4)[0])
     for at in range(16):
         for bit in range(8):
@@ -204,12 +204,12 @@ def test_no_bit_of_an_idx_header_flips_unnoticed():
                 formats.parse_idx(bytes(flipped), "here")
 
 
-def test_an_idx_file_of_more_axes_than_an_array_can_have_is_refused():
+def test_an_idx_file_with_too_many_axes_is_refused():
     with pytest.raises(ValueError, match="here is not an idx file of bytes: it begins with 000008c8"):
         formats.parse_idx(struct.pack(">BBBB200I", 0, 0, 8, 200, *[1] * 200) + b"\0", "here")
 
 
-def test_sizes_that_a_header_only_claims_cost_no_memory(tmp_path, monkeypatch):
+def test_declared_sizes_allocate_no_memory(tmp_path, monkeypatch):
     bomb = gzip.compress(bytes(10_000_000))
     tracemalloc.start()
     with pytest.raises(ValueError, match="declares 4294967295x4294967295x4294967295 values and has 1"):
@@ -237,7 +237,7 @@ def test_sizes_that_a_header_only_claims_cost_no_memory(tmp_path, monkeypatch):
     tracemalloc.stop()
 
 
-def test_a_gzip_that_ends_early_or_late_or_with_another_checksum_is_refused():
+def test_a_gzip_file_that_is_truncated_extended_or_has_a_wrong_checksum_is_refused():
     blob = gzip.compress(b"some bytes" * 50)
     assert formats.gunzip(blob, "here") == b"some bytes" * 50
     wrong = blob[:-8] + struct.pack("<I", zlib.crc32(b"other bytes")) + blob[-4:]
@@ -246,7 +246,7 @@ def test_a_gzip_that_ends_early_or_late_or_with_another_checksum_is_refused():
             formats.gunzip(damaged, "here")
 
 
-def test_a_batch_of_python_3_is_read_as_well_as_one_of_python_2():
+def test_batches_pickled_by_python_2_and_3_are_read():
     x, y = files.pictures(0, 4, 32, 32, 3)
     batch = {b"data": x.transpose(0, 3, 1, 2).reshape(4, 3072).copy(), b"labels": y.tolist(), b"batch_label": b"1 of 5"}
     for blob in (pickle.dumps(batch, protocol=3), pickle.dumps(batch, protocol=4), files.cifar_pickle(x, y)):
@@ -255,7 +255,7 @@ def test_a_batch_of_python_3_is_read_as_well_as_one_of_python_2():
         assert np.array_equal(labels, y)
 
 
-def test_a_pickle_runs_nothing_and_raises_nothing_but_one_line(tmp_path):
+def test_a_pickle_executes_nothing_and_fails_with_a_one_line_error(tmp_path):
     x, y = files.pictures(0, 2, 32, 32, 3)
     blob, ran, rng, refused = files.cifar_pickle(x, y), tmp_path / "ran", np.random.default_rng(0), 0
     touch = f"touch {ran}".encode()
@@ -291,7 +291,7 @@ def test_a_pickle_runs_nothing_and_raises_nothing_but_one_line(tmp_path):
     assert not ran.exists()
 
 
-def test_only_plain_files_are_taken_from_an_archive():
+def test_only_regular_files_are_read_from_an_archive():
     link = tarfile.TarInfo("a")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     device = tarfile.TarInfo("b")
@@ -326,7 +326,7 @@ def test_saved_objects_are_refused_and_never_unpickled(tmp_path):
         formats.mapped(tmp_path / "x.npy")
 
 
-def test_a_batch_ends_where_its_file_ends():
+def test_bytes_after_a_batch_are_refused():
     blob = files.cifar_pickle(*files.pictures(0, 2, 32, 32, 3))
     formats.parse_cifar_pickle(blob, "here")
     with pytest.raises(ValueError, match="here is not a batch of CIFAR-10"):
@@ -359,7 +359,7 @@ def test_severities_are_the_five_blocks_of_a_file_that_stays_on_disk(published_a
     assert all(isinstance(part.x, np.memmap) for part in parts)
 
 
-def test_a_folder_given_wins_over_the_environment_and_that_over_the_cache(monkeypatch):
+def test_the_folder_argument_overrides_the_environment_and_that_overrides_the_cache(monkeypatch):
     monkeypatch.setenv("SDEBNN_DATA", "from/environment")
     assert home("given") == Path("given")
     assert home() == Path("from/environment")
@@ -380,7 +380,7 @@ def test_digits_are_those_of_scikit_learn_times_15_in_one_split():
     assert np.array_equal(load("digits", seed=1).test.x, loaded.test.x)
 
 
-def test_digits_without_scikit_learn_name_what_to_install(monkeypatch):
+def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'sdebnn\[data\]'"):
         load("digits")

@@ -35,7 +35,7 @@ def rows_of(loaded):
         "\ufeff" + text(",", "a,b,c") + "\n\n",
     ],
 )
-def test_a_table_is_read_however_its_columns_are_parted(content, tmp_path):
+def test_a_table_is_read_with_any_separator(content, tmp_path):
     (tmp_path / "mine.csv").write_bytes(content.encode())
     loaded = tabular.csv(tmp_path / "mine.csv", test=0.25)
     assert (loaded.name, loaded.classes) == ("mine", None)
@@ -109,20 +109,20 @@ def test_numbers_are_read_in_plain_decimal_notation(cell, value, tmp_path):
     assert loaded.train.x.tolist() == loaded.test.x.tolist() == [[np.float32(value)]]
 
 
-def test_names_may_be_words_for_numbers_that_are_not_finite(tmp_path):
+def test_a_column_may_be_named_nan(tmp_path):
     (tmp_path / "mine.csv").write_text("nan,price\n1,2\n3,4\n")
     assert len(tabular.csv(tmp_path / "mine.csv", "price", test=0.5).train.x) == 1
 
 
 @pytest.mark.parametrize("test", [0.0, 1.5, -0.1, float("nan"), 0.001])
-def test_a_share_that_leaves_nothing_is_called_by_the_name_that_the_user_knows(test, tmp_path):
+def test_a_share_that_leaves_nothing_is_refused_by_its_name(test, tmp_path):
     (tmp_path / "mine.csv").write_text(text(","))
     with pytest.raises(ValueError, match=rf"^test={test} of 40 examples leaves nothing on one side"):
         tabular.csv(tmp_path / "mine.csv", test=test)
 
 
 @pytest.mark.parametrize("case", BAD_TABLES)
-def test_a_table_that_is_none_is_refused_in_one_line(case, tmp_path):
+def test_a_malformed_table_is_refused_in_one_line(case, tmp_path):
     content, wrong, remedy = BAD_TABLES[case]
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(wrong)) as caught:
@@ -141,7 +141,7 @@ def test_a_table_that_is_none_is_refused_in_one_line(case, tmp_path):
         ("a", "target='a' must name exactly one column"),
     ],
 )
-def test_a_target_that_is_no_column_is_refused(target, line, tmp_path):
+def test_a_target_that_is_not_a_column_is_refused(target, line, tmp_path):
     (tmp_path / "mine.csv").write_text(text(",", "a,a,c"))
     with pytest.raises(ValueError, match=line):
         tabular.csv(tmp_path / "mine.csv", target)
@@ -193,7 +193,7 @@ def test_a_split_has_the_rows_and_columns_that_its_index_files_name(split, boats
         ("data.txt", "1 2 3\n4 5\n", "data.txt line 2 has 2 values"),
     ],
 )
-def test_a_damaged_split_is_refused_by_the_name_of_its_file(file, content, line, boats, tmp_path):
+def test_an_error_in_a_split_names_its_file(file, content, line, boats, tmp_path):
     folder, _ = boats
     if content is None:
         (folder / file).unlink()
@@ -204,7 +204,7 @@ def test_a_damaged_split_is_refused_by_the_name_of_its_file(file, content, line,
     assert "\n" not in str(caught.value)
 
 
-def test_sets_and_splits_that_are_not_there_are_refused(boats, tmp_path):
+def test_sets_and_splits_that_do_not_exist_are_refused(boats, tmp_path):
     with pytest.raises(ValueError, match="name='cars' is unknown: choose one of 'boats'"):
         load("uci/cars/0", folder=tmp_path)
     with pytest.raises(ValueError, match=r"name='\.\.' is unknown"):
@@ -258,13 +258,13 @@ def test_whole_numbers_on_one_axis_are_labels(tmp_path):
         ({"y_train": -np.ones(30, int), "y_test": np.ones(10, int)}, "labels 0, 1, ..."),
     ],
 )
-def test_saved_arrays_that_do_not_fit_together_are_refused(arrays, line, tmp_path):
+def test_saved_arrays_that_do_not_match_are_refused(arrays, line, tmp_path):
     with pytest.raises(ValueError, match=re.escape(line)) as caught:
         tabular.arrays(saved(tmp_path, **arrays))
     assert "\n" not in str(caught.value)
 
 
-def test_a_saved_array_that_is_cut_short_or_missing_is_refused(tmp_path):
+def test_a_truncated_or_missing_array_is_refused(tmp_path):
     path = saved(tmp_path) / "x_test.npy"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"x_test\.npy declares \(10, 2\) values of float32 and holds 79 bytes"):

@@ -33,7 +33,7 @@ FOREIGN = {
 }
 
 
-def test_a_tree_comes_back_bit_for_bit_with_its_facts(tmp_path):
+def test_a_tree_and_its_facts_are_restored_bit_for_bit(tmp_path):
     key = jax.random.key_data(jax.random.key(5))
     tree = {**TREE, "key": np.asarray(key), "bits": np.array([np.nan, -0.0, np.inf], np.float32)}
     tree |= {
@@ -121,7 +121,7 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(run, suffix):
     assert tried == 120 + len(FOREIGN)
 
 
-def test_a_damaged_checkpoint_stops_a_resume_and_deleting_it_goes_on_from_the_one_before(run, tmp_path):
+def test_a_damaged_checkpoint_stops_a_resume_until_it_is_deleted(run, tmp_path):
     folder, fitted = run
     last = folder / "checkpoints" / f"step-{saved_steps(folder)[-1]:08d}.safetensors"
     whole = last.read_bytes()

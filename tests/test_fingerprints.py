@@ -66,7 +66,7 @@ PAIRS = {  # what is another training, and where that is seen
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_each_change_is_seen_where_it_is(name):
+def test_each_change_is_found_at_its_path(name):
     one, two, where = PAIRS[name]
     found = difference(described(one), described(two))
     assert found is not None
@@ -74,14 +74,14 @@ def test_each_change_is_seen_where_it_is(name):
     assert found[1] != found[2]
 
 
-def test_the_same_things_made_again_are_the_same_and_parameters_do_not_count():
+def test_equal_objects_have_equal_descriptions_whatever_their_parameters():
     assert difference(described(net(seed=0)), described(net(seed=1))) is None
     assert difference(described(optax.adam(1e-3)), described(optax.adam(1e-3))) is None
     assert difference(described(grouped_adam(1e-2, 9)), described(grouped_adam(1e-2, 9))) is None
     assert difference(described(Gaussian(0.1, learn=True)), described(Gaussian(0.3, learn=True))) is None
 
 
-def test_arrays_that_are_not_trained_count():
+def test_arrays_that_are_not_trained_are_compared_by_value():
     class Masked(eqx.Module):
         mask: jax.Array
 
@@ -89,13 +89,13 @@ def test_arrays_that_are_not_trained_count():
     assert difference(described(one), described(two))[0] == "mask"  # pyright: ignore[reportOptionalSubscript]
 
 
-def test_an_object_that_holds_itself_is_described():
+def test_an_object_that_contains_itself_can_be_described():
     loop: list = [1]
     loop.append(loop)
     assert described(loop)["[1]"] == "itself"
 
 
-def test_a_digest_is_that_of_the_numbers_that_training_sees_wherever_they_lie(tmp_path):
+def test_a_digest_depends_on_the_numbers_used_in_training_and_not_on_where_they_are(tmp_path):
     x = np.random.default_rng(0).normal(size=(2500, 7))  # float64 on disk, float32 in training
     np.save(tmp_path / "x.npy", x)
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -123,7 +123,7 @@ def test_a_file_is_read_once_while_it_does_not_change(tmp_path, monkeypatch):
     assert kept_digest(SelectedRows(np.load(file, mmap_mode="r"), np.arange(10)), kept) == "read again"
 
 
-def test_slices_of_one_file_are_told_apart(tmp_path):
+def test_slices_of_one_file_have_different_digests(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(240.0).reshape(80, 3))
     whole = np.load(tmp_path / "x.npy", mmap_mode="r")
     kept: dict[str, str] = {}
@@ -151,7 +151,7 @@ def _scaled(x):
     return FACTOR * _square(x)
 
 
-def test_what_a_function_takes_from_its_module_counts(monkeypatch):
+def test_globals_that_a_function_uses_are_compared(monkeypatch):
     before = described(_scaled)
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     assert difference(before, described(_scaled))[0] == "FACTOR"  # pyright: ignore[reportOptionalSubscript]
@@ -160,7 +160,7 @@ def test_what_a_function_takes_from_its_module_counts(monkeypatch):
     assert difference(before, described(_scaled)) is not None
 
 
-def test_objects_are_compared_by_what_they_hold_and_not_by_what_they_have_computed():
+def test_cached_properties_are_not_compared():
     assert difference(described(Slotted(1)), described(Slotted(2))) is not None
     lazy = Lazy()
     before = described(lazy)
@@ -171,5 +171,5 @@ def test_objects_are_compared_by_what_they_hold_and_not_by_what_they_have_comput
     assert "0x" not in str(described({"of": {_square, _cube}, _square: 1, "in": words}))
 
 
-def test_keys_that_read_alike_do_not_stop_a_description():
+def test_dictionary_keys_with_the_same_text_can_be_described():
     assert described({Slotted(1): {"a": 1}, Slotted(1): {"b": 2}})

@@ -67,7 +67,7 @@ FEW_AND_MANY = [(10, 20_000, 0.009), (20, 20_000, 0.004), (39, 20_000, 0.0), (10
 
 
 @pytest.mark.parametrize(("draws", "examples", "excess"), FEW_AND_MANY)
-def test_a_perfect_forecast_covers_its_level_however_few_its_draws(draws, examples, excess):
+def test_a_perfect_forecast_has_nominal_coverage_for_any_number_of_draws(draws, examples, excess):
     """One more normal draw beside so many: 4 standard errors over the examples."""
     values = np.random.default_rng(draws).normal(size=(draws + 1, examples, 1)).astype(np.float32)
     covered = metrics.coverage(values[1:], values[0])
@@ -75,7 +75,7 @@ def test_a_perfect_forecast_covers_its_level_however_few_its_draws(draws, exampl
 
 
 @pytest.mark.parametrize("draws", [2, 3, 10, 38])
-def test_beyond_all_draws_an_exponential_tail_is_exact(draws):
+def test_extrapolation_is_exact_for_an_exponential_tail(draws):
     """P(one more > upper end) = E[exp(-upper end)] = 2.5 % of standard exponentials: 4 standard errors of 100,000."""
     samples = np.random.default_rng(0).exponential(size=(draws, 100_000))
     beyond = np.exp(-metrics.interval(samples, 0.95)[1])
@@ -85,7 +85,7 @@ def test_beyond_all_draws_an_exponential_tail_is_exact(draws):
 
 
 @pytest.mark.parametrize("level", [0.2, 0.5, 0.9, 0.95])
-def test_among_the_draws_an_interval_is_at_weibull_s_positions(level):
+def test_intervals_are_weibull_quantiles(level):
     samples = np.random.default_rng(0).normal(size=(57, 4, 3))
     expected = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
     np.testing.assert_allclose(metrics.interval(samples, level), expected, rtol=1e-12)
@@ -117,13 +117,13 @@ def test_crps_of_few_draws_is_the_mean_over_pairs():
         metrics.crps(samples[:1], y)
 
 
-def test_weighted_nll_counts_rows_as_often_as_they_are_there():
+def test_weights_are_repetitions_in_the_nll():
     log_probs = np.log(np.array([[0.2, 0.5], [0.6, 0.1]]))
     twice = metrics.nll(log_probs[:, [0, 1, 1]])
     np.testing.assert_allclose(metrics.nll(log_probs, np.array([1.0, 2.0])), twice, rtol=1e-6)
 
 
 @pytest.mark.usefixtures("_as_a_user")
-def test_weights_of_other_rows_are_refused():
+def test_weights_of_another_length_are_refused():
     with pytest.raises(ValueError, match="weights"):
         metrics.nll(np.zeros((2, 2)), np.ones(3))
