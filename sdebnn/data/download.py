@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sdebnn.checks import check_choice, shown
-from sdebnn.data import images, storage
+from sdebnn.data import storage
 from sdebnn.data.catalogue import CATALOGUE, load
 from sdebnn.data.entry import Entry, File, Source
 from sdebnn.data.transfer import fetch, partial
@@ -65,10 +65,8 @@ def is_here(entry: Entry, root: Path) -> bool:
         return entry.built_in or entry.folder(root).is_dir()
     try:
         if entry.source.unpack:
-            for file, md5 in entry.digests.items():
-                images.saved(entry.folder(root) / file, md5)
-        else:
-            load(entry, folder=root)
+            return all(storage.file_md5(entry.folder(root) / file) == md5 for file, md5 in entry.digests.items())
+        load(entry, folder=root)
     except (ValueError, OSError):
         return False
     return True
@@ -97,14 +95,10 @@ def _check_requests() -> None:
 
 def _is_complete(path: Path, known: File) -> bool:
     """Whether a file exists and is the published one."""
-    try:
-        check_regular(path)
-    except FileNotFoundError:
+    if not path.exists():
         return False
-    if path.stat().st_size != known.size:
-        return False
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == known.md5
+    check_regular(path)
+    return path.stat().st_size == known.size and storage.file_md5(path) == known.md5
 
 
 def _unpack(archive: Path, folder: Path, digests: Mapping[str, str], progress: Progress) -> None:

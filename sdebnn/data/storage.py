@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sdebnn.checks import shown
+from sdebnn.files import check_regular
 
 Folder = str | os.PathLike[str] | None
 
@@ -20,6 +21,13 @@ def home(folder: Folder = None) -> Path:
     if given := os.environ.get("SDEBNN_DATA"):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sdebnn"
+
+
+def file_md5(path: Path) -> str:
+    """The md5 of a regular file, which is read in blocks."""
+    check_regular(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def check_digest(where: str, blob: bytes | memoryview, md5: str) -> None:
