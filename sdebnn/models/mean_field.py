@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 from sdebnn.contract import AbstractModel
 from sdebnn.fields import EXAMPLE
 from sdebnn.integrate import Solution
+from sdebnn.integrate.paths import start_nats
 from sdebnn.models.sequence import SDEBNN, Deterministic, as_model
 from sdebnn.models.weights import WeightFunction
 from sdebnn.processes import AbstractInitialLaw, Normal, Weights
@@ -52,8 +53,7 @@ class MeanField(AbstractModel):
     ) -> Solution:
         """The solution of a drawn model on a batch, with the KL added."""
         part = drawn.solve(x, key=jax.random.fold_in(key, 0), with_roughness=with_roughness)
-        closed_form = self.law.kl()
-        own = self.law.log_ratio(w) if closed_form is None else closed_form
+        own = start_nats(self.law, w, "analytic")
         return part._replace(kl=part.kl + own.astype(part.kl.dtype))
 
 
