@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_key, check_object, shown
-from sdebnn.data import Inputs
+from sdebnn.data import Inputs, as_arrays, batch_dtype
 from sdebnn.integrate import Solution
 from sdebnn.integrate.stability import warn_if_unstable
 from sdebnn.likelihoods import AbstractLikelihood
@@ -117,6 +117,37 @@ def check_likelihood(likelihood: object) -> AbstractLikelihood:
     if not isinstance(likelihood, AbstractLikelihood):
         raise ValueError(f"likelihood={shown(likelihood)} is not one: pass an object such as Gaussian(0.1).")
     return likelihood
+
+
+def as_data(
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    x: object,
+    y: object,
+    *,
+    key: PRNGKeyArray,
+    limit: int = 2**31,
+) -> Data:
+    """The inputs and targets as they are used for training, checked against the model and the likelihood.
+
+    Inputs of more than ``limit`` bytes stay where they are. Nothing is compiled.
+    """
+    check_key(key)
+    check_model(model)
+    check_likelihood(likelihood)
+    inputs, targets = as_arrays(x, y, limit=limit)
+    row = jax.ShapeDtypeStruct((1, *inputs.shape[1:]), batch_dtype(inputs.dtype))
+    targets = likelihood.cast_targets(targets, row.dtype)
+    outputs, _ = jax.eval_shape(lambda x, key: model(x, key=key), row, key)
+    if len(outputs.shape) != 2:
+        raise ValueError(
+            f"the model maps an example to outputs of shape {outputs.shape[1:]}, where a vector is needed: add a head "
+            "such as Deterministic(eqx.nn.Linear(size, outputs, key=key)), after flattening if there are more axes."
+        )
+    shape = jax.ShapeDtypeStruct((targets.shape[0], *outputs.shape[1:]), outputs.dtype)
+    jax.eval_shape(likelihood.log_prob, shape, targets)
+    likelihood.check_targets(targets, outputs.shape[-1])
+    return inputs, targets
 
 
 def draw_keys(key: PRNGKeyArray, draws: int, model: AbstractModel | None = None) -> Key[Array, " draw"]:

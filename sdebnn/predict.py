@@ -20,9 +20,9 @@ from sdebnn.checks import (
     check_count,
     check_key,
 )
-from sdebnn.contract import AbstractModel, check_likelihood, check_model, check_solution, draw_keys, solutions
+from sdebnn.contract import AbstractModel, as_data, check_likelihood, check_model, check_solution, draw_keys, solutions
 from sdebnn.convolutions import Pixels
-from sdebnn.data import Inputs, Standardiser, as_data, is_lazy
+from sdebnn.data import Inputs, Standardiser, is_lazy
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import blocks, map_blocks, refined

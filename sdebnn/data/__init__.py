@@ -1,7 +1,7 @@
 """Everything that brings data in: the catalogue of data sets, their readers, downloads, standardising, augmentation."""
 
 from sdebnn.data import augment, images, tabular, toy
-from sdebnn.data.arrays import as_data, as_floats, is_lazy, is_resident
+from sdebnn.data.arrays import as_arrays, as_floats, batch_dtype, is_lazy, is_resident
 from sdebnn.data.augment import RandomView
 from sdebnn.data.catalogue import CATALOGUE, find, load
 from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part, held_out
@@ -22,9 +22,10 @@ __all__ = [
     "SelectedRows",
     "Source",
     "Standardiser",
-    "as_data",
+    "as_arrays",
     "as_floats",
     "augment",
+    "batch_dtype",
     "check_part",
     "evenly_spaced_rows",
     "find",

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sdebnn.checks import check_count, check_instance, check_key, plain_number
-from sdebnn.contract import AbstractModel, Data, check_likelihood, check_model, check_trainable
-from sdebnn.data import Inputs, as_data
+from sdebnn.contract import AbstractModel, Data, as_data, check_likelihood, check_model, check_trainable
+from sdebnn.data import Inputs
 from sdebnn.fingerprints import described
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.train.batches import batch_source
