@@ -129,6 +129,33 @@ def uncertainty_sources(
     )
 
 
+class ForecastScores(NamedTuple):
+    """Scores of the averaged forecast: two in nats per example, and the accuracy, NaN if there are no classes.
+
+    ``nll`` is -log of the mean over draws of p(y | x, w), and ``log_likelihood`` the mean of the log, as in the ELBO.
+    """
+
+    nll: float
+    log_likelihood: float
+    accuracy: float
+
+
+def forecast_scores(
+    likelihood: AbstractLikelihood,
+    samples: Float[Array, "draw example output"],
+    y: Array,
+    weights: Float[Array, " example"] | None = None,
+) -> ForecastScores:
+    """The scores of samples on targets without weights, which are given apart; by default every row counts once."""
+    log_probs = np.asarray(likelihood.log_prob(samples, y))
+    correct = likelihood.is_correct(likelihood.center(samples).mean(0), y)
+    return ForecastScores(
+        nll=float(metrics.nll(log_probs, weights)),
+        log_likelihood=float(np.average(log_probs.mean(0), weights=weights)),
+        accuracy=math.nan if correct is None else float(np.average(np.asarray(correct), weights=weights)),
+    )
+
+
 def evaluate(
     model: AbstractModel,
     likelihood: AbstractLikelihood,
@@ -156,7 +183,7 @@ def evaluate(
     samples = solutions.outputs
     likelihood, y, _ = likelihood.split_weights(y)
     scores = {
-        "nll": metrics.nll(likelihood.log_prob(samples, y)),
+        "nll": forecast_scores(likelihood, samples, y).nll,
         "kl": jnp.mean(solutions.kl),
         "evaluations": jnp.mean(jnp.asarray(solutions.evaluations)),
         **likelihood.scores(samples, y, key=noise_key),

@@ -8,13 +8,12 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from sdebnn import metrics
 from sdebnn.contract import AbstractModel, Data, draw_keys, solutions
 from sdebnn.data import as_floats
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.predict import forecast_scores
 
 VALIDATION_DRAWS = 4
 EXAMPLES_AT_ONCE = 1000
@@ -44,19 +43,14 @@ def validation_scores(
     x, y = data
     keys = draw_keys(jax.random.fold_in(key, 0x7A11), VALIDATION_DRAWS, model)
     likelihood, y, weights = likelihood.split_weights(y)
-    log_probs, right, kl = [], [], math.nan
+    samples, kl = [], math.nan
     for i in range(0, x.shape[0], EXAMPLES_AT_ONCE):
-        rows = slice(i, i + EXAMPLES_AT_ONCE)
-        drawn = solutions(model, as_floats(jnp.asarray(x[rows])), keys, draws_at_once or VALIDATION_DRAWS)
-        log_probs.append(np.asarray(likelihood.log_prob(drawn.outputs, y[rows])))
+        rows = as_floats(jnp.asarray(x[i : i + EXAMPLES_AT_ONCE]))
+        drawn = solutions(model, rows, keys, draws_at_once or VALIDATION_DRAWS)
+        samples.append(drawn.outputs)
         kl = float(drawn.kl.mean())
-        correct = likelihood.is_correct(likelihood.center(drawn.outputs).mean(0), y[rows])
-        if correct is not None:
-            right.append(np.asarray(correct))
-    each = np.concatenate(log_probs, axis=1)
-    fit = float(np.average(each.mean(0), weights=weights))
-    accuracy = float(np.average(np.concatenate(right), weights=weights)) if right else math.nan
-    return Scores(nll=float(metrics.nll(each, weights)), elbo=fit - kl / examples, kl=kl, accuracy=accuracy)
+    nll, log_likelihood, accuracy = forecast_scores(likelihood, jnp.concatenate(samples, axis=1), y, weights)
+    return Scores(nll=nll, elbo=log_likelihood - kl / examples, kl=kl, accuracy=accuracy)
 
 
 class Best(NamedTuple):
