@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sdebnn import metrics
@@ -22,12 +21,11 @@ from sdebnn.checks import (
 )
 from sdebnn.contract import AbstractModel, as_data, check_likelihood, check_model, check_solution, draw_keys, solutions
 from sdebnn.convolutions import Pixels
-from sdebnn.data import Inputs, Standardiser, is_lazy
+from sdebnn.data import Inputs, TrainingInputs, is_lazy
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import blocks, map_blocks, refined
 
-MAX_PIXELS_CHECKED, MAX_IMAGES_CHECKED = 1_000_000, 1000  # for whether inputs have the scale of the training data
 DRAWS_AT_ONCE = 16  # enough to fill a processor, and few enough to bound memory
 
 Samples = Float[Array, "draw example *output"]
@@ -197,14 +195,8 @@ def _warn_of_other_pixels(model: AbstractModel, x: Inputs) -> None:
     Call this directly from a public function, so that the warning points at the user's line.
     """
     known = [node for node in jax.tree.leaves(model, is_leaf=_is_pixels) if _is_pixels(node)]
-    if not known or isinstance(x, Tracer) or x.shape[1:] != known[0].shape:
-        return
-    images = min(MAX_IMAGES_CHECKED, -(-MAX_PIXELS_CHECKED // math.prod(x.shape[1:])))
-    trained_on = Standardiser(255 * np.asarray(known[0].mean), 255 * np.asarray(known[0].std))
-    trained_on.warn_if_unlike(
-        np.asarray(x[:images]), column="channel", stacklevel=3,
-        remedy="The net takes bytes, 0 to 255: scale the images as those of the training were.",
-    )  # fmt: skip
+    if known and x.shape[1:] == known[0].shape:
+        TrainingInputs.images(known[0].mean, known[0].std).warn_if_unlike(x, stacklevel=3)
 
 
 def _is_pixels(node: object) -> bool:

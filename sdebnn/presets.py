@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_choice
 from sdebnn.convolutions import Compute
-from sdebnn.data import DataSet, RandomView, Standardiser, evenly_spaced_rows, pixel_statistics
+from sdebnn.data import DataSet, RandomView, Standardiser, TrainingInputs, evenly_spaced_rows, pixel_statistics
 from sdebnn.devices import platform
 from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
@@ -169,11 +169,10 @@ class Affine(eqx.Module):
     def __init__(self, shift: Iterable[float], scale: Iterable[float]):
         self.shift, self.scale = tuple(map(float, shift)), tuple(map(float, scale))
 
-    def warn_if_unlike(self, x: np.ndarray) -> None:
-        """Warn if inputs are on another scale than those of the training."""
+    def training_inputs(self) -> TrainingInputs:
+        """The columns that this layer standardises: those of the training, as it is an encoder."""
         shift, scale = np.array(self.shift), np.array(self.scale)
-        remedy = "Pass columns in the units and the order of those that it was trained on."
-        Standardiser(-shift / scale, 1 / scale).warn_if_unlike(x, column="column", remedy=remedy, table=True)
+        return TrainingInputs.table(Standardiser(-shift / scale, 1 / scale))
 
     def __call__(self, x: Float[Array, " feature"]) -> Float[Array, " feature"]:
         if x.shape != (len(self.shift),):

@@ -9,7 +9,19 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from sdebnn.data import CATALOGUE, Entry, Part, RandomView, SelectedRows, Standardiser, find, held_out, load, toy
+from sdebnn.data import (
+    CATALOGUE,
+    Entry,
+    Part,
+    RandomView,
+    SelectedRows,
+    Standardiser,
+    TrainingInputs,
+    find,
+    held_out,
+    load,
+    toy,
+)
 
 KEY = jax.random.key(0)
 
@@ -294,3 +306,23 @@ def test_bad_input_is_refused_in_one_line(case, monkeypatch):
         call()
     assert remedy in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_in_another_unit_is_unlike_the_training_inputs_and_more_rows_of_the_same_kind_are_not():
+    rng = np.random.default_rng(0)
+    rows = rng.normal((1.0, 300.0), (1.0, 20.0), (400, 2))
+    known = TrainingInputs.table(Standardiser.of(rows[:200]))
+    known.warn_if_unlike(rows[200:])
+    known.warn_if_unlike(1000 * rows[:29])  # too few to judge
+    with pytest.warns(UserWarning, match="column 1 has mean -?1[0-9.]* and spread 1[0-9.]* .* the units and the order"):
+        known.warn_if_unlike(rows[200:] * (1, 2))
+    with pytest.warns(UserWarning, match="column 0 .* the units and the order"):
+        known.warn_if_unlike(rows[200:, ::-1])
+
+
+def test_images_scaled_to_fractions_are_unlike_training_inputs_of_bytes():
+    images = np.random.default_rng(0).integers(0, 256, (4, 5, 5, 1)).astype(np.uint8)
+    known = TrainingInputs.images((0.5,), (0.29,))
+    known.warn_if_unlike(images)
+    with pytest.warns(UserWarning, match="channel 0 .* The net takes bytes, 0 to 255"):
+        known.warn_if_unlike(images / 255)

@@ -15,7 +15,6 @@ from sdebnn.files import save_array
 from sdebnn.predict import predict as draws_of
 from sdebnn.presets import Affine
 
-MAX_ROWS_CHECKED = 2048  # for whether inputs have the scale of the training data
 Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
@@ -90,7 +89,7 @@ def predict(
     with plain_warnings():
         first = getattr(made.model.layers[0], "module", None)
         if isinstance(first, Affine):
-            first.warn_if_unlike(np.asarray(x[:MAX_ROWS_CHECKED]))
+            first.training_inputs().warn_if_unlike(x)
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     table, columns = likelihood.summary(samples)
     save_array(out, table)

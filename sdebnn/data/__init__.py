@@ -9,6 +9,7 @@ from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
 from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
 from sdebnn.data.storage import home
+from sdebnn.data.training_inputs import TrainingInputs
 
 __all__ = [
     "CATALOGUE",
@@ -22,6 +23,7 @@ __all__ = [
     "SelectedRows",
     "Source",
     "Standardiser",
+    "TrainingInputs",
     "as_arrays",
     "as_floats",
     "augment",

@@ -1,6 +1,5 @@
 """Standardisation of columns:   z = (x - center) / spread,   with both estimated from training rows."""
 
-import warnings
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,12 +10,6 @@ from sdebnn.data.dataset import DataSet
 MAX_STANDARDISED = 1e6  # clipped values are at most this many spreads from the center, so that nothing overflows
 ROWS_FOR_STATISTICS = 10_000  # of a data set that may be larger than memory
 IMAGES_PER_BATCH = 500
-
-# Limits within which inputs count as similar to the training inputs, in units of the training spread.
-MIN_SPREAD, MAX_SPREAD, MAX_MEAN = 0.1, 10.0, 5.0
-CONSTANT_SPREAD = 1e-4  # a smaller spread is the rounding of a constant column in float32
-MIN_IMAGES_FOR_CONTRAST = 2  # with fewer, a small spread is not a warning sign
-MIN_ROWS_FOR_WARNING = 30  # a smaller table is not compared
 
 
 class Standardiser(NamedTuple):
@@ -73,32 +66,6 @@ class Standardiser(NamedTuple):
     def undo(self, columns: np.ndarray) -> np.ndarray:
         """The columns in their own units again."""
         return self.center + self.spread * columns
-
-    def warn_if_unlike(
-        self, x: np.ndarray, *, column: str, remedy: str, table: bool = False, stacklevel: int = 2
-    ) -> None:
-        """Warn once if a column of x, the last axis, has another mean or spread than the training inputs.
-
-        ``column`` is the word for a column, and ``remedy`` the end of the warning. A constant column is judged by its
-        mean alone. For a ``table``, a small spread is normal, small tables and columns of two values are not judged.
-        """
-        if table and len(x) < MIN_ROWS_FOR_WARNING:
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            z = self.to(x.reshape(-1, x.shape[-1]).astype(float))
-            centers, spreads = z.mean(0), z.std(0)
-        judge_contrast = not table and len(x) >= MIN_IMAGES_FOR_CONTRAST
-        for number, (center, spread) in enumerate(zip(centers, spreads, strict=True)):
-            if table and len(np.unique(z[:, number])) <= 2:  # a rare flag may be the same in all rows
-                continue
-            usual = spread <= MAX_SPREAD and (spread >= MIN_SPREAD or not judge_contrast)
-            if abs(center) > MAX_MEAN or not (usual or spread < CONSTANT_SPREAD):
-                warnings.warn(
-                    f"x is unlike the training data: after standardisation its {column} {number} has mean "
-                    f"{center:.3g} and spread {spread:.3g} instead of 0 and 1. {remedy}",
-                    stacklevel=stacklevel + 1,
-                )
-                return
 
 
 def magnitude(columns: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from sdebnn.baselines import Ensemble
 from sdebnn.calibration import HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
 from sdebnn.contract import AbstractModel
-from sdebnn.data import Standardiser
+from sdebnn.data import Standardiser, TrainingInputs
 from sdebnn.data.standardise import MAX_STANDARDISED, magnitude
 from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.net import NetSizes
@@ -310,10 +310,7 @@ class Estimator(BaseEstimator):
         check_process()
         check_is_fitted(self)
         x = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))  # pyright: ignore[reportArgumentType]
-        self.encoding_.columns.warn_if_unlike(
-            x[:ROWS_AT_ONCE], column="column", table=True, stacklevel=3,
-            remedy="Pass columns in the units and the order of those that it was fitted to.",
-        )  # fmt: skip
+        TrainingInputs.table(self.encoding_.columns).warn_if_unlike(x, stacklevel=3)
         return x
 
     def _outputs(
