@@ -7,14 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_counts
-from sdebnn.contract import AbstractModel
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Posterior, Solution
-from sdebnn.models import carried, check_grid, taken_apart
+from sdebnn.models import AbstractFieldBlock, check_grid, taken_apart
 from sdebnn.processes import OU, DriftNet, Point, Weights
 
 
-class HyperODEBlock(AbstractModel):
+class HyperODEBlock(AbstractFieldBlock):
     """A field whose weights start at a trained w_0 and follow a learned drift, as an ``SDEBlock`` without noise.
 
     ``drift`` gives the widths of the drift's net. The drift starts at zero, where the block equals an ``ODEBlock``.
@@ -46,11 +45,6 @@ class HyperODEBlock(AbstractModel):
         w, stages, _ = self.solver.drive(process, self.value, jax.tree.map(jnp.zeros_like, noise))
         return w, stages.weights
 
-    @property
-    def has_dynamics(self) -> bool:
-        """True."""
-        return True
-
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The hidden states at depth 1, which do not depend on the key; the KL is 0."""
-        return carried(self, self.solver, self.path()[1], x, with_roughness)
+        return self.carried(self.solver, self.path()[1], x, with_roughness)

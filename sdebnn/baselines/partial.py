@@ -13,7 +13,7 @@ from jaxtyping import Array, Num, PRNGKeyArray
 from sdebnn.checks import plain_number
 from sdebnn.contract import AbstractModel
 from sdebnn.integrate import FixedGrid, Solution, WeightPath
-from sdebnn.models import SDEBlock, carried
+from sdebnn.models import SDEBlock
 
 
 class PartlyRandom(AbstractModel):
@@ -50,4 +50,4 @@ class PartlyRandom(AbstractModel):
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The hidden states at depth 1, the KL, the number of evaluations and, if asked for, the roughness."""
         path = self.draw(key=key)
-        return carried(self.block, self._grid(), path.stages, x, with_roughness)._replace(kl=path.kl)
+        return self.block.carried(self._grid(), path.stages, x, with_roughness)._replace(kl=path.kl)

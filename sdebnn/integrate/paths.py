@@ -69,14 +69,14 @@ class Dynamics(Process, Protocol):
         """The arrays of the field that belong to standardised weights."""
         ...
 
-    def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
+    def f_h(self, t: Depth, h: Hidden, arrays: PyTree[Array]) -> Hidden:
         """dh/dt of a batch, computed with these arrays."""
         ...
 
-    def all_euler_steps(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
+    def all_euler_steps(self, arrays: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
         """h_1 after all Euler steps, if the field has a faster way to take them than a loop; otherwise None.
 
-        Every array in ``random`` has the steps as its first axis. ``keep`` is whether to store the forward pass for
+        Each of the arrays has the steps as its first axis. ``keep`` is whether to store the forward pass for
         the gradient, and ``unroll`` the number of steps that are compiled as one.
         """
         ...

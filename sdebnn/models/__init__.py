@@ -2,13 +2,15 @@
 
 from sdebnn.models.bayesianize import bayesianize, picked
 from sdebnn.models.block import SDEBlock, blocks, map_blocks, prior_of, refined
+from sdebnn.models.field_block import AbstractFieldBlock
 from sdebnn.models.mean_field import MeanField
-from sdebnn.models.ode import ODEBlock, carried, check_grid
+from sdebnn.models.ode import ODEBlock, check_grid
 from sdebnn.models.sequence import SDEBNN, Deterministic, as_model
 from sdebnn.models.weights import Frozen, WeightFunction, check_deterministic, taken_apart
 
 __all__ = [
     "SDEBNN",
+    "AbstractFieldBlock",
     "Deterministic",
     "Frozen",
     "MeanField",
@@ -18,7 +20,6 @@ __all__ = [
     "as_model",
     "bayesianize",
     "blocks",
-    "carried",
     "check_deterministic",
     "check_grid",
     "map_blocks",

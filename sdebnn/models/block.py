@@ -5,12 +5,11 @@ from typing import TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, as_precise, check_instance, check_key
 from sdebnn.contract import AbstractModel, check_solution
-from sdebnn.fields import AbstractLayer, Standardised, over_batch
+from sdebnn.fields import Standardised
 from sdebnn.integrate import (
     AbstractSolver,
     Hidden,
@@ -20,13 +19,14 @@ from sdebnn.integrate import (
     refined_solver,
 )
 from sdebnn.integrate.paths import check_estimator
-from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Depth, NoDrift
+from sdebnn.models.field_block import AbstractFieldBlock, check_field
+from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, NoDrift
 from sdebnn.programs import compiled
 
 Model = TypeVar("Model", bound=AbstractModel)
 
 
-class SDEBlock(AbstractModel):
+class SDEBlock(AbstractFieldBlock):
     """A layer of infinite depth: h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt, along one posterior draw of w.
 
     ``bayesianize`` builds it. ``field`` holds what is not random; ``weights`` puts the rest into it.
@@ -82,29 +82,11 @@ class SDEBlock(AbstractModel):
         check_solution(solution)
         return solution
 
-    @property
-    def has_dynamics(self) -> bool:
-        """True."""
-        return True
-
-    def unravel(self, w: Float[Array, "*step weight"]) -> PyTree[Array]:
-        """The arrays of the field that belong to standardised weights."""
-        return self.weights.unravel(w)
-
-    def f_h(self, t: Depth, h: Hidden, random: PyTree[Array]) -> Hidden:
-        """dh/dt of a batch, with these arrays in place."""
-        return over_batch(eqx.combine(random, self.field), t)(h)
-
-    def all_euler_steps(self, random: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
-        """All Euler steps with the arrays of each step, if the field has a faster way; otherwise None."""
-        field = eqx.combine(random, self.field)
-        return field.all_euler_steps(h, keep=keep, unroll=unroll) if isinstance(field, AbstractLayer) else None
-
     def _as_state(self, h: Num[Array, "example *input"]) -> Hidden:
         """A batch at least as precise as the weights; refused if the field does not accept it."""
         w0 = jax.eval_shape(lambda key: self.initial.sample(key=key), jax.random.key(0))
         state = as_precise(as_inputs("h", h), w0)
-        check_field(self.f_h, state, jax.eval_shape(self.weights.unravel, w0))
+        check_field(self.f_h, state, jax.eval_shape(self.unravel, w0))
         return state
 
 
@@ -114,23 +96,6 @@ def check_parts(prior: object, drift: object, solver: object) -> None:
     check_instance("prior", prior, AbstractPrior, "a prior", f"OU(sigma={sigma})")
     check_instance("drift", drift, AbstractDrift, "a drift", "widths such as (32, 32), or an AbstractDrift")
     check_instance("solver", solver, AbstractSolver, "a solver", "FixedGrid(20, 'euler') or Adaptive()")
-
-
-def check_field(f_h: Callable[[Depth, Hidden, PyTree], Hidden], h: Hidden, arrays: PyTree) -> None:
-    """Refuse a field whose dh/dt has another shape or dtype than h."""
-    try:
-        out = jax.eval_shape(f_h, jnp.zeros((), h.dtype), h, arrays)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"the field, called as field(t, h), refuses an example of shape {h.shape[1:]} "
-            f"({str(error).splitlines()[0]})."
-        ) from error
-    if getattr(out, "shape", None) != h.shape or out.dtype != h.dtype:
-        raise ValueError(
-            f"the field maps a state of shape {h.shape[1:]} and dtype {h.dtype} to "
-            f"{getattr(out, 'shape', (None,))[1:]} and {getattr(out, 'dtype', type(out))}: "
-            "dh/dt must look like h; give the field its own last layer, or cast x."
-        )
 
 
 @compiled  # for calls outside jit: the loops are compiled once, not at every call
