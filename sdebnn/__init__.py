@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sdebnn import baselines, data, integrate, likelihoods, metrics, nn, processes
 from sdebnn.baselines import Ensemble
+from sdebnn.describe import Description, describe
 from sdebnn.integrate import Adaptive, FixedGrid
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
 from sdebnn.models import SDEBNN, Deterministic, bayesianize, prior_of, refined
@@ -59,6 +60,7 @@ __all__ = [
     "Categorical",
     "Cauchy",
     "Checkpoints",
+    "Description",
     "Deterministic",
     "Elbo",
     "Ensemble",
@@ -77,6 +79,7 @@ __all__ = [
     "baselines",
     "bayesianize",
     "data",
+    "describe",
     "elbo",
     "evaluate",
     "fit",

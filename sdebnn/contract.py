@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import NamedTuple, TypeVar, final
 
 import equinox as eqx
 import jax
@@ -23,6 +23,28 @@ T = TypeVar("T")
 
 
 Data = tuple[Inputs, Array]  # inputs and targets, examples first
+
+
+class LayerLine(NamedTuple):
+    """A line of ``describe``: the number of trained parameters and of random weights of one layer, and other facts.
+
+    ``execution`` says how it is solved over depth. ``inside`` are the lines of models that this one evaluates; their
+    random weights are counted there. ``outputs`` are the shape and type of its outputs, if they are known without
+    tracing a solve, which would take longer.
+    """
+
+    name: str
+    parameters: int
+    random_weights: int = 0
+    facts: tuple[str, ...] = ()
+    execution: str = ""
+    inside: "tuple[LayerLine, ...]" = ()
+    outputs: jax.ShapeDtypeStruct | None = None
+
+
+def parameter_count(tree: PyTree) -> int:
+    """The number of floating-point numbers in a tree, which ``fit`` trains."""
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)))
 
 
 class AbstractModel(eqx.Module):
@@ -79,6 +101,13 @@ class AbstractModel(eqx.Module):
             return node is not self and isinstance(node, AbstractModel)
 
         return any(node.has_dynamics for node in jax.tree.leaves(self, is_leaf=inside) if inside(node))
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The line of ``describe`` for a batch like x, which is traced: only its shape and its type are known.
+
+        Override it for a model that has more to tell, or that evaluates other models.
+        """
+        return LayerLine(type(self).__name__, parameter_count(self))
 
     @property
     def learns_after_training(self) -> bool:

@@ -7,6 +7,7 @@ the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +21,17 @@ from sdebnn.host_arrays import filled, joined, normals
 from sdebnn.processes import Depth
 
 EXAMPLE = "example"  # the name, inside a module of one example, of the axis over all examples
+
+
+class FasterSteps(NamedTuple):
+    """A way to take all Euler steps of a field that is faster than a loop.
+
+    ``take(keep=..., unroll=...)`` returns h_1: ``keep`` is whether the backward pass keeps the forward pass, ``unroll``
+    how many steps the plain loop compiles as one. ``how`` describes it in a few words, for ``describe``.
+    """
+
+    how: str
+    take: Callable[..., Float[Array, "example *state"]]
 
 
 class AbstractLayer(eqx.Module):
@@ -51,13 +63,10 @@ class AbstractLayer(eqx.Module):
         """
         return None
 
-    def all_euler_steps(
-        self, h: Float[Array, "example *state"], *, keep: bool, unroll: int
-    ) -> Float[Array, "example *state"] | None:
-        """All Euler steps of a field whose arrays have the steps as first axis, if there is a faster way; else None.
+    def all_euler_steps(self, h: Float[Array, "example *state"]) -> FasterSteps | None:
+        """A faster way to take all Euler steps from h, with arrays that have the steps as first axis; None without one.
 
-        ``keep`` is whether the backward pass keeps the forward pass, ``unroll`` how many steps the plain loop compiles
-        as one.
+        h may be traced, so only its shape and its type are known.
         """
         return None
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
     "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
-    "baselines", "nets", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts", "plots", "verify",
-    "cli",
+    "baselines", "nets", "describe", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts",
+    "plots", "verify", "cli",
 ]  # fmt: skip
 
 

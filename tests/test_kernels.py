@@ -80,7 +80,7 @@ def test_without_a_distribution_the_plain_path_runs(install):
     assert kernels.choice(steps) == (None, "plain path (no kernels installed)")
     assert kernels.description() == "none installed"
     plain = plain_of(steps)
-    np.testing.assert_array_equal(kernels.euler(steps, plain), plain(steps.layers, steps.h0))
+    np.testing.assert_array_equal(kernels.choice(steps).euler(steps, plain), plain(steps.layers, steps.h0))
 
 
 def test_an_installed_distribution_computes_the_steps_that_it_does_not_refuse(install):
@@ -88,7 +88,7 @@ def test_an_installed_distribution_computes_the_steps_that_it_does_not_refuse(in
     chosen = kernels.choice(steps_of())
     assert chosen.reason == kernels.description() == "some-kernels 1.2"
     steps = steps_of()
-    kernels.euler(steps, plain_of(steps))
+    kernels.choice(steps).euler(steps, plain_of(steps))
     assert chosen.kernels.calls == 1
     assert kernels.choice(steps_of(5)) == (None, "plain path (some-kernels 1.2: 5 channels)")
 
@@ -118,7 +118,7 @@ def test_a_distribution_that_cannot_be_loaded_is_warned_of_once_and_the_plain_pa
     steps = steps_of()
     plain = plain_of(steps)
     with pytest.warns(RuntimeWarning, match="broken-kernels 1.2 could not be loaded") as warned:
-        found = kernels.euler(steps, plain)
+        found = kernels.choice(steps).euler(steps, plain)
     assert words in str(warned[0].message)
     np.testing.assert_array_equal(found, plain(steps.layers, steps.h0))
     with warnings.catch_warnings(action="error"):

@@ -88,6 +88,10 @@ def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_pa
     assert facts["data"] == "moons"
     assert facts["checkpoints at steps"]
     assert facts["accuracy"] > 0.7
+    cli.app(["info", str(moons[0]), "--layers"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "SDEBlock of TimeMLP" in shown
+    assert "20 steps of euler; two loops" in shown
     cli.app(["data", "list"], standalone_mode=False)
     listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert {"wave", "moons", "digits", "mnist", "fashion-mnist", "cifar10", "uci/NAME/SPLIT"} <= set(listed)

@@ -28,7 +28,7 @@ class Contracting(Posterior):
     def f_h(self, t, h, w):
         return -self.pull * h
 
-    def all_euler_steps(self, random, h, *, keep, unroll):
+    def all_euler_steps(self, arrays, h):
         return None
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_positive, plain_number
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
 from sdebnn.fields import own_scales
 from sdebnn.integrate import Solution
 from sdebnn.models import as_model, picked
@@ -54,6 +54,10 @@ class MCDropout(AbstractModel):
             raise ValueError(f"{name} has no units to drop: it needs a weight after its first one, or pass where.")
         self.model, self.axes, self.scales = as_model(model), tuple(axes), own_scales(model)
         self.rate, self.prior_std = rate, prior_std
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The model inside."""
+        return LayerLine(type(self).__name__, parameter_count(self), inside=(self.model.layer_line(x),))
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The solution of the model with some units dropped, with the KL added to the model's own."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, Num, PRNGKeyArray, PyTree
 
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
 from sdebnn.integrate import Solution
 from sdebnn.models import as_model
 
@@ -41,6 +41,12 @@ class Ensemble(AbstractModel):
     def draw_keys(self, key: PRNGKeyArray, draws: int) -> Key[Array, " draw"]:
         """At least ``draws`` keys, which name the members in turn and all of them equally often."""
         return keys_in_turn(key, -(-draws // self.size) * self.size, self.size)
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The number of members, and one of them."""
+        inner = self.member(0).layer_line(x)
+        name = f"{type(self).__name__} of {self.size} members, of which this is one"
+        return LayerLine(name, parameter_count(self), inside=(inner,), outputs=inner.outputs)
 
     def for_training(self) -> "EnsembleInTraining":
         """The same ensemble, each member as it is trained."""

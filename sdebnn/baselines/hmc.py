@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
 from sdebnn.baselines.ensemble import index_of, keys_in_turn
 from sdebnn.checks import check_count, check_positive, plain_number
-from sdebnn.contract import AbstractModel, Data, draw_keys
+from sdebnn.contract import AbstractModel, Data, LayerLine, draw_keys, parameter_count
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import Frozen, MeanField, WeightFunction, as_model, check_deterministic
@@ -102,6 +102,10 @@ class HMC(AbstractModel):
     def learns_after_training(self) -> bool:
         """True: the chains run after training."""
         return True
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The mean-field posterior from which the chains start, and its model."""
+        return LayerLine(type(self).__name__, parameter_count(self), inside=(self.start.layer_line(x),))
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The solution of the model under the sample that the key names."""

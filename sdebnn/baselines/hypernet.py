@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 from sdebnn.checks import check_count, check_key, check_positive, plain_number
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
 from sdebnn.host_arrays import filled
 from sdebnn.integrate import Solution
 from sdebnn.models import WeightFunction, as_model
@@ -115,6 +115,11 @@ class Hypernet(AbstractModel):
             z, log_det = coupling.inverse(z)
             total = total + log_det
         return _log_normal(z) - total
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The number of weights, and the model that has these weights."""
+        inner = self.net(self.mean).layer_line(x)
+        return LayerLine(type(self).__name__, parameter_count(self), self.mean.size, inside=(inner,))
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The solution of the model under one draw of its weights, with the KL added to the model's own."""

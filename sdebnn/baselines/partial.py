@@ -8,10 +8,11 @@ net that is random only in some layers, use ``bayesianize(module, where=...)``, 
 """
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Num, PRNGKeyArray
 
-from sdebnn.checks import plain_number
-from sdebnn.contract import AbstractModel
+from sdebnn.checks import as_inputs, as_precise, plain_number
+from sdebnn.contract import AbstractModel, LayerLine
 from sdebnn.integrate import FixedGrid, Solution, WeightPath
 from sdebnn.models import SDEBlock
 
@@ -41,6 +42,18 @@ class PartlyRandom(AbstractModel):
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
         return self._grid().weights(self.block, key=key, until=float(self.until))
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The line of the block, whose weights are drawn first at any number of them."""
+        block, grid = self.block, self._grid()
+        w = block.initial.sample(key=jax.random.key(0))
+        hidden = block.hidden_execution(grid, w, as_precise(as_inputs("h", x), w))
+        inner = block.layer_line(x)
+        return inner._replace(
+            name=f"{type(self).__name__}, {inner.name}",
+            facts=(*inner.facts, f"random until depth {self.until:g}"),
+            execution=f"two loops: {grid.plan.words_for_weights(block)}; {hidden}",
+        )
 
     @property
     def has_dynamics(self) -> bool:

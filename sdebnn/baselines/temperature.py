@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, Num, PRNGKeyArray
 
 from sdebnn.calibration import HeldOut, calibrated
 from sdebnn.checks import as_inputs, check_count
-from sdebnn.contract import AbstractModel, Data, check_trainable, draw_keys, solutions
+from sdebnn.contract import AbstractModel, Data, LayerLine, check_trainable, draw_keys, parameter_count, solutions
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import as_model
@@ -53,6 +53,10 @@ class TemperatureScaled(AbstractModel):
     def learns_after_training(self) -> bool:
         """True: the temperature is chosen after training."""
         return True
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The model inside."""
+        return LayerLine(type(self).__name__, parameter_count(self), inside=(self.model.layer_line(x),))
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The solution of the model, with its outputs tempered once the temperature is chosen."""

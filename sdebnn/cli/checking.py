@@ -13,11 +13,12 @@ from sdebnn import __version__, verify
 from sdebnn.cli.common import key_of
 from sdebnn.convolutions import kernels
 from sdebnn.data import CATALOGUE, home
+from sdebnn.describe import describe
 from sdebnn.devices import platform as platform_in_use
 from sdebnn.files import contents
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
-from sdebnn.runs import read_settings
+from sdebnn.runs import make, read_settings
 from sdebnn.train import saved_steps
 
 MAX_RESULT_BYTES = 2**24
@@ -57,10 +58,16 @@ def _result(file: Path) -> dict[str, Any]:
 
 def info(
     run: Annotated[Path | None, typer.Argument(help="The folder of a run to describe.")] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="Also describe the net of the run: reads its data.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print what is installed and on which device it runs, or the settings and the progress of a run."""
+    """Print what is installed and on which device it runs, or the settings and the progress of a run.
+
+    In Python, sdebnn.describe(model, x) prints how any model is executed, as --layers does for the net of a run.
+    """
     if run is None:
+        if layers:
+            raise ValueError("--layers describes the net of a run: pass the folder of one.")
         facts = {
             "sdebnn": __version__,
             "jax": jax.__version__,
@@ -80,8 +87,11 @@ def info(
             "checkpoints at steps": steps,
             **(_result(result) if result.exists() else {"result": None}),
         }
+        if layers:
+            made = make(settings)
+            facts["layers"] = str(describe(made.model, made.data.train.x[: made.preset.training.batches.size]))
     if as_json:
         print(json.dumps(facts))
         return
     for name, value in facts.items():
-        print(f"{name:22}{value}")
+        print(f"{name}\n{value}" if name == "layers" else f"{name:22}{value}")

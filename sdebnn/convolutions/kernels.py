@@ -104,6 +104,10 @@ class Choice(NamedTuple):
     kernels: AbstractKernels | None
     reason: str
 
+    def euler(self, steps: EulerSteps, plain: Plain) -> Images:
+        """The state after all steps, by these kernels, or by ``plain(layers, h0)``."""
+        return plain(steps.layers, steps.h0) if self.kernels is None else self.kernels.euler(steps, plain)
+
 
 @cache
 def installed() -> tuple[Installed, ...]:
@@ -137,12 +141,6 @@ def choice(steps: EulerSteps) -> Choice:
             return Choice(kernels, name)
         reasons.append(f"{name}: {why_not}")
     return Choice(None, f"plain path ({'; '.join(reasons) or 'no kernels installed'})")
-
-
-def euler(steps: EulerSteps, plain: Plain) -> Images:
-    """The state after all steps, by installed kernels if they compute these steps, else by ``plain(layers, h0)``."""
-    kernels = choice(steps).kernels
-    return plain(steps.layers, steps.h0) if kernels is None else kernels.euler(steps, plain)
 
 
 def description() -> str:

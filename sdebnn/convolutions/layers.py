@@ -29,7 +29,7 @@ from sdebnn.checks import (
 )
 from sdebnn.convolutions import kernels, squeezed
 from sdebnn.convolutions.operations import Move, add_to_each, conv, conv_transpose, taps
-from sdebnn.fields import AbstractLayer
+from sdebnn.fields import AbstractLayer, FasterSteps
 from sdebnn.host_arrays import filled, normals
 from sdebnn.processes import Depth
 
@@ -180,8 +180,8 @@ class TimeConv(AbstractLayer):
             out = self.activation(layer(t, out))
         return self.layers[-1](t, out).astype(h.dtype)
 
-    def all_euler_steps(self, h: ImageBatch, *, keep: bool, unroll: int) -> ImageBatch | None:
-        """h_1 after all Euler steps, by installed kernels or on images packed into patches; None if neither applies."""
+    def all_euler_steps(self, h: ImageBatch) -> FasterSteps | None:
+        """All Euler steps by installed kernels, or on images packed into patches; None if neither applies."""
         known = type(self) is TimeConv and all(type(layer) is TimeConvLayer for layer in self.layers)
         elementwise = any(self.activation is each for each in ELEMENTWISE)
         if not known or not elementwise:
@@ -190,10 +190,17 @@ class TimeConv(AbstractLayer):
         moves = [layer.move for layer in self.layers]
         if not squeezed.fits(layers, h, moves):
             return None
-        plain = partial(
-            squeezed.euler_over_patches, activation=self.activation, compute=self.compute, keep=keep, unroll=unroll
-        )
-        return kernels.euler(kernels.EulerSteps(layers, h, self.activation, self.compute), plain)
+        steps = kernels.EulerSteps(layers, h, self.activation, self.compute)
+        chosen = kernels.choice(steps)
+
+        def take(*, keep: bool, unroll: int) -> ImageBatch:
+            plain = partial(
+                squeezed.euler_over_patches, activation=self.activation, compute=self.compute, keep=keep, unroll=unroll
+            )
+            return chosen.euler(steps, plain)
+
+        how = "packed matrices of 2 x 2 patches," if chosen.kernels is None else "kernels of"
+        return FasterSteps(f"{how} {chosen.reason}", take)
 
 
 class Conv(AbstractLayer):

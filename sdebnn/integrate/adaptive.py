@@ -90,6 +90,16 @@ class Adaptive(AbstractSolver):
         """The same solver with a tenth of the tolerance, whose own error is neglected."""
         return self.with_tolerance(self.rtol / 10), 1.0
 
+    @property
+    def description(self) -> str:
+        """The solver of diffrax and its tolerance."""
+        inner = getattr(self.solver, "solver", self.solver)  # of half steps, if it has no error estimate
+        return f"adaptive steps of {type(inner).__name__}, rtol={self.rtol:g}"
+
+    def execution(self, dynamics: Dynamics, h0: Hidden) -> str:
+        """One solve by diffrax, on every platform."""
+        return f"weights, hidden units and KL in one solve by diffrax, gradient by {type(self.adjoint).__name__}"
+
     def check_process(self, process: Process) -> None:
         """Refuse a prior for which the solver is known to be unstable at the length of the first step."""
         if is_reversible(self.solver):

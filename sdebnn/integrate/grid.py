@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from sdebnn.checks import check_choice, check_count
 from sdebnn.devices import platform
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
-from sdebnn.integrate.execution import Execution, execution_on
+from sdebnn.integrate.execution import AllEulerSteps, Plan, execution_on
 from sdebnn.integrate.methods import AbstractMethod, MethodName, Stages, VectorField, as_method, method_name
 from sdebnn.integrate.paths import (
     Dynamics,
@@ -36,7 +36,6 @@ from sdebnn.integrate.stability import warn_if_unstable
 from sdebnn.processes import Depth, Weights
 
 GradientName = Literal["backprop", "checkpoint", "reversible"]
-AllEulerSteps = Callable[..., Hidden | None]
 State = TypeVar("State")
 
 
@@ -58,7 +57,8 @@ class FixedGrid(AbstractSolver):
     the hidden state of each step, "reversible" (only with "reversible_heun") nothing, so that memory does not grow with
     the number of steps.
     ``unroll`` steps of a loop are compiled as one, which is faster to run and slower to compile. With ``None``, the
-    number depends on the platform; ``integrate/execution.py`` has these choices, and ``sdebnn info`` prints them.
+    number depends on the platform; ``integrate/execution.py`` has these choices, ``sdebnn info`` prints them, and
+    ``sdebnn.describe(model, x)`` prints what they mean for a model.
     ``at_once`` examples (``None``: all) are carried through the depth together: a few of them fit a CPU's cache.
     ``noise_steps`` is the number of equal steps on which a key's Brownian path is first drawn; this grid then
     interpolates it. With ``None``, it is drawn on this grid.
@@ -159,11 +159,10 @@ class FixedGrid(AbstractSolver):
         self, process: Process, w0: Weights, noise: Noise
     ) -> tuple[Float[Array, "time weight"], Stages, Float[Array, ""] | None]:
         """The posterior's path from w_0 under given noise, the stages of every step, and the shadow's distance."""
-        method, execution = self._method, self._execution
-        if method.is_euler and execution.low_rank_drift:
-            path = process.drift.euler_path(process.prior, w0, noise.dB)
-            if path is not None:
-                return path.w, Stages((path.w[:-1],), (path.corrections,)), None
+        method = self._method
+        path = self.plan.faster_path(process, w0, noise.dB)
+        if path is not None:
+            return path.w, Stages((path.w[:-1],), (path.corrections,)), None
 
         def step(state: PyTree[Array], now: tuple[Depth, Noise]) -> tuple[PyTree[Array], tuple[Weights, Stages]]:
             t, noise = now
@@ -171,8 +170,7 @@ class FixedGrid(AbstractSolver):
             return after, (method.weights_of(state), stages)
 
         start = method.weights_start(process, w0)
-        # If the loop over the hidden units is fully unrolled, so is the loop over the weights.
-        unroll = self._unroll if execution.unroll_weights or self._unroll >= self.steps else 1
+        unroll = self.plan.unroll_weights
         if unroll > 1:  # otherwise XLA would compile the drawing of the noise again for each step
             noise = lax.optimization_barrier(noise)
         end, (w, stages) = lax.scan(step, start, (self.times(w0.dtype)[:-1], noise), unroll=unroll)
@@ -191,11 +189,12 @@ class FixedGrid(AbstractSolver):
         """Carry a batch through known weights to h_1; with ``every``, return all states from h_0 on.
 
         ``stages`` are those of a ``WeightPath``, or trees of arrays made from them, with the steps as first axis.
-        ``all_euler_steps`` returns h_1 after all Euler steps if there is a faster way to take them, otherwise None.
+        ``all_euler_steps`` returns a faster way to take all Euler steps if there is one, otherwise None.
         """
-        if every or self.at_once is None or h0.shape[0] % self.at_once or h0.shape[0] == self.at_once:
+        together = self.plan.examples_together(h0.shape[0])
+        if every or together == h0.shape[0]:
             return self._hidden(f_h, stages, h0, every, with_roughness, all_euler_steps)
-        parts = h0.reshape(-1, self.at_once, *h0.shape[1:])
+        parts = h0.reshape(-1, together, *h0.shape[1:])
         carried = lax.map(lambda h: self._hidden(f_h, stages, h, every, with_roughness, all_euler_steps), parts)
         return Carried(carried.outputs.reshape(h0.shape), carried.roughness.mean(), carried.shadow_distance.max())
 
@@ -208,12 +207,10 @@ class FixedGrid(AbstractSolver):
         with_roughness: bool,
         all_euler_steps: AllEulerSteps | None,
     ) -> Carried:
-        method, zero = self._method, jnp.zeros((), h0.dtype)
-        plain = every or with_roughness or not (method.is_euler and self._execution.field_steps)
-        if all_euler_steps is not None and not plain:
-            h1 = all_euler_steps(stages[0], h0, keep=self.gradient == "backprop", unroll=self._unroll)
-            if h1 is not None:
-                return Carried(h1, zero, zero)
+        method, plan, zero = self._method, self.plan, jnp.zeros((), h0.dtype)
+        faster = None if every or with_roughness else plan.faster_steps(all_euler_steps, stages[0], h0)
+        if faster is not None:
+            return Carried(faster.take(keep=self.gradient == "backprop", unroll=plan.unroll), zero, zero)
 
         def step(
             carry: "_HiddenCarry", now: tuple[Depth, Sequence[PyTree[Array]]]
@@ -223,7 +220,7 @@ class FixedGrid(AbstractSolver):
 
         carry = self._start(f_h, h0, jax.tree.map(lambda leaf: leaf[0], stages[0]), with_roughness)
         each = (self.times(h0.dtype)[:-1], stages)
-        end, states = lax.scan(self._recomputed(step), carry, each, unroll=self._unroll)
+        end, states = lax.scan(self._recomputed(step), carry, each, unroll=plan.unroll)
         h1, distance = method.hidden_of(end.state), method.hidden_shadow_distance(end.state)
         outputs = h1 if states is None else jnp.concatenate([states, h1[None]])
         return Carried(outputs, end.roughness, zero if distance is None else distance)
@@ -249,9 +246,10 @@ class FixedGrid(AbstractSolver):
     ) -> Solution:
         """Draw the weights and carry a batch through them to h_1; with ``every``, return the state at every depth."""
         self.check_process(dynamics)
-        if self.gradient == "reversible" and not every:
+        loops = self.plan.loops(dynamics.initial, every).kind
+        if loops == "reversible":
             carried, kl = self._reversible(dynamics, h0, key, with_roughness)
-        elif self._one_loop_is_faster(dynamics, every):
+        elif loops == "one":
             carried, kl = self._one_loop(dynamics, h0, key, with_roughness)
         else:
             path = self.weights(dynamics, key=key)
@@ -263,13 +261,6 @@ class FixedGrid(AbstractSolver):
             ), path.kl  # fmt: skip
             carried = carried._replace(shadow_distance=_larger(path.shadow_distance, carried.shadow_distance))
         return Solution(carried.outputs, kl, jnp.asarray(self.evaluations), jnp.asarray(True), *carried[1:])
-
-    def _one_loop_is_faster(self, dynamics: Dynamics, every: bool) -> bool:
-        """Whether one loop is faster: storing the weight path costs more time than drawing it first saves."""
-        smallest = self._execution.one_loop_from
-        if every or self.at_once is not None or self.base != self.steps or self.gradient == "backprop":
-            return False
-        return smallest is not None and dynamics.initial.size >= smallest
 
     def _one_loop(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, with_roughness: bool
@@ -317,12 +308,22 @@ class FixedGrid(AbstractSolver):
         return as_method(self.method)
 
     @property
-    def _execution(self) -> Execution:
-        return execution_on(platform())
+    def plan(self) -> Plan:
+        """How solves are executed on the platform in use."""
+        noise_steps = None if self.base == self.steps else self.base
+        return Plan(
+            execution_on(platform()), self.steps, self._method.is_euler, self.gradient, self.unroll, self.at_once,
+            noise_steps,
+        )  # fmt: skip
 
     @property
-    def _unroll(self) -> int:
-        return self.unroll or self._execution.unroll
+    def description(self) -> str:
+        """The number of steps and the method."""
+        return f"{self.steps} steps of {method_name(self._method)}"
+
+    def execution(self, dynamics: Dynamics, h0: Hidden) -> str:
+        """How a solve is executed on the platform in use, and why."""
+        return self.plan.words(dynamics, h0)
 
 
 class _HiddenCarry(NamedTuple):

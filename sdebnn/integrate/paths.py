@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_instance, check_key
+from sdebnn.fields import FasterSteps
 from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Depth, Weights
 
 KLEstimator = Literal["analytic", "full", "stl"]
@@ -73,12 +74,8 @@ class Dynamics(Process, Protocol):
         """dh/dt of a batch, computed with these arrays."""
         ...
 
-    def all_euler_steps(self, arrays: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
-        """h_1 after all Euler steps, if the field has a faster way to take them than a loop; otherwise None.
-
-        Each of the arrays has the steps as its first axis. ``keep`` is whether to store the forward pass for
-        the gradient, and ``unroll`` the number of steps that are compiled as one.
-        """
+    def all_euler_steps(self, arrays: PyTree[Array], h: Hidden) -> FasterSteps | None:
+        """A faster way to take all Euler steps than a loop, if the field has one; each array has the steps first."""
         ...
 
 

@@ -80,6 +80,15 @@ class AbstractSolver(eqx.Module):
         """The same solver with this tolerance; None if it has no such setting."""
         return None
 
+    @property
+    def description(self) -> str:
+        """The solver in a few words, for ``describe``."""
+        return type(self).__name__
+
+    def execution(self, dynamics: Dynamics, h0: Hidden) -> str:
+        """How a solve is executed on the platform in use, in words; ``h0`` may be traced."""
+        return "as the solver chooses"
+
     def check_process(self, process: Process) -> None:
         """Raise a ValueError for a process that this solver cannot solve."""
 

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, as_precise, check_instance, check_key
-from sdebnn.contract import AbstractModel, check_solution
+from sdebnn.contract import AbstractModel, LayerLine, check_solution
 from sdebnn.fields import Standardised
 from sdebnn.integrate import (
     AbstractSolver,
@@ -81,6 +81,12 @@ class SDEBlock(AbstractFieldBlock):
         solution = _compiled_solve(self, self._as_state(h), key, every, with_roughness)
         check_solution(solution)
         return solution
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """State, random weights, drift, law of w_0 and solver, and how a solve is executed."""
+        h = self._as_state(x)
+        facts = (f"drift {self.drift.description}", f"w_0 {self.initial.description}", self.solver.description)
+        return self.line(h, self.weights.size, *facts, execution=self.solver.execution(self, h))
 
     def _as_state(self, h: Num[Array, "example *input"]) -> Hidden:
         """A batch at least as precise as the weights; refused if the field does not accept it."""

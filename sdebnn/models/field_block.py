@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PyTree
 
 from sdebnn.checks import as_inputs, as_precise
-from sdebnn.contract import AbstractModel
-from sdebnn.fields import AbstractLayer, Standardised, over_batch
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
+from sdebnn.fields import AbstractLayer, FasterSteps, Standardised, over_batch
 from sdebnn.integrate import FixedGrid, Hidden, Solution
 from sdebnn.processes import Depth
 
@@ -45,10 +45,21 @@ class AbstractFieldBlock(AbstractModel):
         """dh/dt of a batch, with these arrays in place."""
         return over_batch(eqx.combine(arrays, self.field), t)(h)
 
-    def all_euler_steps(self, arrays: PyTree[Array], h: Hidden, *, keep: bool, unroll: int) -> Hidden | None:
-        """All Euler steps with the arrays of each step, if the field has a faster way; otherwise None."""
+    def all_euler_steps(self, arrays: PyTree[Array], h: Hidden) -> FasterSteps | None:
+        """A faster way to take all Euler steps, with the arrays of each step, if the field has one."""
         field = eqx.combine(arrays, self.field)
-        return field.all_euler_steps(h, keep=keep, unroll=unroll) if isinstance(field, AbstractLayer) else None
+        return field.all_euler_steps(h) if isinstance(field, AbstractLayer) else None
+
+    def line(self, h: Hidden, random_weights: int, *facts: str, execution: str) -> LayerLine:
+        """The line of ``describe`` for this block and a state like h."""
+        name, like = f"{type(self).__name__} of {type(self.field).__name__}", jax.ShapeDtypeStruct(h.shape, h.dtype)
+        facts = (f"state {h.shape[1:]}", *facts)
+        return LayerLine(name, parameter_count(self), random_weights, facts, execution, outputs=like)
+
+    def hidden_execution(self, solver: FixedGrid, w: Float[Array, " weight"], h: Hidden) -> str:
+        """How a state like h is carried along a known path of weights like w."""
+        like = jax.ShapeDtypeStruct(w.shape, w.dtype)
+        return solver.plan.words_for_hidden(self.unravel, self.all_euler_steps, like, h)
 
     def carried(
         self,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
 from sdebnn.fields import EXAMPLE
 from sdebnn.integrate import Solution
 from sdebnn.integrate.paths import start_nats
@@ -36,6 +36,14 @@ class MeanField(AbstractModel):
     ):
         self.net, w = WeightFunction.of(as_model(model))
         self.law = (law or partial(Normal, std=0.05))(w)
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The law of the weights, and the model that has these weights."""
+        inner = self.net(self.law.sample(key=jax.random.key(0))).layer_line(x)
+        law = f"weights {self.law.description}"
+        return LayerLine(
+            type(self).__name__, parameter_count(self), self.law.size, (law,), inside=(inner,), outputs=inner.outputs
+        )
 
     def for_training(self) -> "MeanField | LocallyReparameterised":
         """The local reparameterisation, which has less variance, if it applies; otherwise the model itself."""

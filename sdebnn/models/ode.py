@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Num, PRNGKeyArray, PyTree
 
-from sdebnn.checks import shown
+from sdebnn.checks import as_inputs, as_precise, shown
+from sdebnn.contract import LayerLine
 from sdebnn.fields import Standardised
 from sdebnn.integrate import FixedGrid, Solution
 from sdebnn.models.field_block import AbstractFieldBlock
@@ -28,6 +29,12 @@ class ODEBlock(AbstractFieldBlock):
     def __init__(self, module: Callable[..., Array], *, solver: FixedGrid = FixedGrid()):
         self.field, self.weights, self.value = taken_apart(module)
         self.solver = check_grid(solver)
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """State and solver, and how the hidden units are solved."""
+        h = as_precise(as_inputs("h", x), self.value)
+        execution = self.hidden_execution(self.solver, self.value, h)
+        return self.line(h, 0, self.solver.description, execution=execution)
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The hidden states at depth 1, which do not depend on the key; the KL is 0."""

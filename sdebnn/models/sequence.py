@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num, PRNGKeyArray
 
 from sdebnn.checks import as_inputs, check_callable, check_count, check_key, check_object, shown
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, LayerLine, parameter_count
 from sdebnn.fields import Augment, TimeMLP, over_batch
 from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator, Solution
 from sdebnn.models.bayesianize import bayesianize
@@ -26,6 +26,11 @@ class Deterministic(AbstractModel):
     def __check_init__(self):
         check_object(self.module)
         check_callable("module", self.module, "eqx.nn.Linear(2, 1, key=key)")
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """The name of the module."""
+        name = getattr(self.module, "__name__", type(self.module).__name__)
+        return LayerLine(f"{name} (deterministic)", parameter_count(self))
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The outputs, which do not depend on the key."""
@@ -74,6 +79,16 @@ class SDEBNN(AbstractModel):
             for terms in zip(*(part[1:] for part in parts), strict=True)
         )
         return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum(), shadow_distance.max())
+
+    def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
+        """One line for each layer."""
+        lines = []
+        for layer in self.layers:
+            line = layer.layer_line(x)
+            lines.append(line)
+            x = layer.solve(x, key=jax.random.key(0)).outputs if line.outputs is None else jnp.zeros_like(line.outputs)
+        name = f"{type(self).__name__} of {len(self.layers)} layers"
+        return LayerLine(name, parameter_count(self), inside=tuple(lines), outputs=jax.typeof(x))
 
     def for_training(self) -> "SDEBNN":
         """The same sequence, each model as it is trained."""

@@ -43,6 +43,11 @@ class AbstractDrift(eqx.Module):
         """All Euler steps at once, if this drift has a faster recursion than one step after another; otherwise None."""
         return None
 
+    @property
+    def description(self) -> str:
+        """The drift in a few words, for ``describe``."""
+        return type(self).__name__
+
 
 class ConcatSquash(eqx.Module):
     """A linear layer gated and shifted by depth: (W x + b) sigmoid(c t + d) + e t."""
@@ -109,6 +114,12 @@ class DriftNet(AbstractDrift):
         if linear is None or not self.is_low_rank():
             return None
         return euler_path(self.layers, self.activation, linear, prior.sigma, w0, dB)
+
+    @property
+    def description(self) -> str:
+        """The widths and the rank: how many numbers the drift passes on at its narrowest layer."""
+        widths = [layer.weight.shape[0] for layer in self.layers[:-1]]
+        return f"{type(self).__name__} {tuple(widths)} of rank {min(widths)}"
 
     def is_low_rank(self) -> bool:
         """Whether the net reads the weights through a few numbers and writes them through a few."""

@@ -56,6 +56,11 @@ class AbstractInitialLaw(eqx.Module):
         return True
 
     @property
+    def description(self) -> str:
+        """The law in a few words, for ``describe``."""
+        return f"{type(self).__name__}, {'inferred' if self.is_inferred else 'a trained value'}"
+
+    @property
     def size(self) -> int:
         """The number of weights."""
         return jax.eval_shape(lambda key: self.sample(key=key), jax.random.key(0)).size
@@ -169,6 +174,12 @@ class Independent(AbstractInitialLaw):
         terms = [part.kl() for part in self.parts]
         known = [term for term in terms if term is not None]
         return jnp.sum(jnp.stack(known)) if len(known) == len(terms) else None
+
+    @property
+    def description(self) -> str:
+        """The number of weights that are inferred."""
+        inferred = sum(part.size for part in self.parts if part.is_inferred)
+        return f"{inferred} of {self.size} inferred"
 
     @property
     def is_inferred(self) -> bool:
