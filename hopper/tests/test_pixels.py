@@ -1,6 +1,7 @@
 """The kernel of pixels: its packing and phases, the kernel in Pallas' interpreter and on a Hopper GPU."""
 
 import json
+import re
 import sys
 
 import jax
@@ -78,6 +79,19 @@ def test_compiled_for_a_processor_it_is_the_plain_function_with_its_gradient():
 def test_interpreted_the_kernels_are_as_near_to_float32_as_xla_in_bfloat16(shape: BlockShape, steps: int):
     """Four steps take two launches of the gradient, since a launch is limited to two steps here."""
     assert_as_close_as_bfloat16(*interpreted_elsewhere(__file__, *shape, steps))
+
+
+@needs_jax
+@pytest.mark.parametrize("shape", SHAPES, ids=IDS)
+def test_the_kernels_can_be_lowered_without_a_gpu(shape: BlockShape, monkeypatch):
+    """Lowering runs the Python code that writes the assembly, which the interpreter skips."""
+    from sdebnn_hopper import blocks
+
+    monkeypatch.setattr(blocks, "compile_kernel", lambda kernel, shapes: None)
+    layers, h0 = drawn(shape.channels, WIDTH, 2), normal(1, shape.side, shape.side, shape.channels)
+    both = value_and_gradients(lambda layers, h0: sdebnn_hopper.euler(layers, h0, plain))
+    program = both.trace(layers, h0, h0).lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"sdebnn_(?:forward|backward)", program)) == {"sdebnn_forward", "sdebnn_backward"}
 
 
 @needs_hopper

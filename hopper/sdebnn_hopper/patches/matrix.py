@@ -76,7 +76,7 @@ def product(made: int, matrix: Ref, terms: Sequence[tuple[Any, int]], *, transpo
                 sums = _wgmma(made, sums, rows[:, 16 * k : 16 * k + 16], descriptor, offset, transposed)
             _assembly([], "wgmma.commit_group.sync.aligned;")
             if isinstance(a, Slice) and done < len(terms):
-                _assembly([], f"wgmma.wait_group.sync.aligned {IN_FLIGHT};")
+                _assembly([], f"wgmma.wait_group.sync.aligned {MAX_PRODUCTS_IN_FLIGHT};")
         return as_array(_assembly(sums, "wgmma.wait_group.sync.aligned 0;"), made)
 
     return inline(matrix, *operands)

@@ -173,7 +173,7 @@ def wgmma(sums: list[Value], n: int, a: Sequence[Value], low: Int, offset: int, 
         f"add.s32 lo, ${at + 4}, {offset}; shr.u32 lo, lo, 4; mov.b64 d, {{lo, {high}}}; "
         f"setp.ne.b32 p, {int(bool(sums))}, 0;\n"
         f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{','.join(f'${i}' for i in range(count))}}}, "
-        f"{{${at},${at + 1},${at + 2},${at + 3}}}, d, p, 1, 1, {int(turned)}; }}"
+        f"{{${at},${at + 1},${at + 2},${at + 3}}}, d, p, 1, 1, {int(transposed)}; }}"
     )
     return assembly(ptx, given=[*a, low], changed=old)
 

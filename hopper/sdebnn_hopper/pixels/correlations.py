@@ -90,7 +90,7 @@ def _write(lanes: Lanes, memory: Value, unit: Int, sums: Sequence[Value]) -> Non
             numbers = [sums[4 * j + 2 * half + b] for j in range(4 * side, 4 * side + 4) for b in range(2)]
             ptx = "{ .reg .b64 a; .reg .b32 r<4>; cvt.u64.u32 a, $8; add.s64 a, a, $9; "
             ptx += "".join(f"cvt.rn.bf16x2.f32 r{i}, ${2 * i + 1}, ${2 * i}; " for i in range(4))
-            ptx += f"st.global.v4.b32 [a+{8 * ROW * half + 16 * side}], {{r0,r1,r2,r3}}; }}"
+            ptx += f"st.global.v4.b32 [a+{8 * ROW_BYTES * half + 16 * side}], {{r0,r1,r2,r3}}; }}"
             assembly(ptx, given=[*numbers, offset, base])
 
 

@@ -108,7 +108,7 @@ class Turns(LayerProducts):
                     f"@p st.shared.v4.f32 [$4+{512 * k}], {{$0,$1,$2,$3}}; }}",
                     given=[*sums[other * size + k : other * size + k + 4], there, lanes.group],
                 )
-        assembly(f"bar.sync {MEETING}, {128 * GROUPS};")
+        assembly(f"bar.sync {FREE_BARRIER}, {128 * GROUPS};")
         here = at + lanes.group * ((GROUPS - 1) * size * 512)
         for k in range((GROUPS - 1) * size // 4):
             i = 4 * k % size
