@@ -59,7 +59,7 @@ def test_a_solver_in_half_steps_finds_the_draw_that_the_key_names(fine):
 
 @pytest.mark.parametrize("name", ["ReversibleHeun", "SPaRK"])
 def test_the_elbo_is_the_evidence_under_other_solvers_too(name):
-    """At the exact posterior, within 4 standard errors; verify has Heun, SEA, SRA1 and ShARK."""
+    """At the exact posterior, within 4 standard errors; verify has Heun and ShARK."""
     problem, law = verify.LinearGaussian(), Adaptive(1e-2, solver=getattr(diffrax, name)())
     parts = (verify.ExactDrift(problem), Point(jnp.array([problem.w0])))
     samples = eqx.filter_jit(verify.elbo_samples)(problem, *parts, "analytic", law, jax.random.split(KEY, 512))
@@ -177,15 +177,16 @@ class Two(Posterior):
 @pytest.mark.parametrize(
     ("solver", "adjoint", "noise_steps", "every"),
     [
-        (diffrax.ShARK(), diffrax.RecursiveCheckpointAdjoint(), 1, False),
         (diffrax.SRA1(), diffrax.DirectAdjoint(), 3, True),
         (diffrax.Heun(), diffrax.BacksolveAdjoint(), 3, False),
     ],
-    ids=["ShARK", "SRA1", "Heun"],
+    ids=["SRA1", "Heun"],
 )
 @pytest.mark.usefixtures("_compiled_in_haste")
 def test_draws_that_finish_at_different_times_do_not_disturb_each_other(solver, adjoint, noise_steps, every):
     """The gradient of four draws at once is the sum of the four alone, to 1e-12 in float64; so are the values.
+
+    Verify has ShARK with checkpoints.
 
     Four copies of a draw finish together, and so are that draw alone, in the same compiled program.
     """

@@ -1,7 +1,7 @@
 """Solve the weights, the hidden units and the KL over depth: on a fixed grid, or in adaptive steps."""
 
 from sdebnn.integrate.adaptive import Adaptive
-from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise
+from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, noise_on_grid
 from sdebnn.integrate.grid import FixedGrid
 from sdebnn.integrate.methods import (
     METHODS,
@@ -37,5 +37,6 @@ __all__ = [
     "Stages",
     "VectorField",
     "WeightPath",
+    "noise_on_grid",
     "refined_solver",
 ]

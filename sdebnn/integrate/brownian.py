@@ -100,13 +100,15 @@ class BrownianPath(diffrax.AbstractBrownianPath):
     t1: Any = 1.0
     levy_area: Any = eqx.field(default=diffrax.SpaceTimeLevyArea, static=True)
 
-    def __init__(self, base: Brownian):
+    def __init__(self, base: Brownian, ends: diffrax.SpaceTimeLevyArea | None = None):
+        """``ends`` are the values of all trees at the ends of their steps, if they are known."""
         dB, area = base.every_step()
         assert area is not None
         dt, root = 1 / base.steps, math.sqrt(base.steps)
         value = jnp.cumsum(dB, axis=0) - dB
         inside = dt * (value + 0.5 * dB + area)
-        ends = lax.map(lambda i: base.tree(i, 1.0), jnp.arange(base.steps))
+        if ends is None:
+            ends = lax.map(lambda i: base.tree(i, 1.0), jnp.arange(base.steps))
         self.base = base
         self.starts = _Increments(value, jnp.cumsum(inside, axis=0) - inside)
         self.corrections = (root * dB - ends.W, root * area - ends.H)
@@ -123,28 +125,15 @@ class BrownianPath(diffrax.AbstractBrownianPath):
         after = jnp.clip(jnp.ceil(t1 * self.base.steps).astype(int) - 1, before, last)
         s0, s1 = t0 * self.base.steps - before, t1 * self.base.steps - after
         # Both ends in one query, because the tree takes long to compile.
-        both = jax.vmap(self._within_step)(jnp.stack([before, after]), jnp.stack([s0, s1]))
+        steps, fractions = jnp.stack([before, after]), jnp.stack([s0, s1])
+        both = jax.vmap(self.bridge)(steps, fractions, jax.vmap(self.base.tree)(steps, fractions))
         here, there = (jax.tree.map(lambda x, i=i: x[i], both) for i in (0, 1))
-        noise = self._between(before, s0, here, after, s1, there)
+        noise = self.between(before, s0, here, after, s1, there)
         if not use_levy:
             return noise.dB
         return diffrax.SpaceTimeLevyArea(dt=jnp.asarray(t1 - t0, self.base.dtype), W=noise.dB, H=noise.area)
 
-    def grid(self, steps: int) -> Noise:
-        """The noise on a grid of ``steps`` equal steps."""
-        base = self.base.steps
-        points = jnp.arange(steps + 1) * base  # in units of 1 / (base steps), so that no time is rounded
-        before, after = points[:-1] // steps, (points[1:] - 1) // steps
-        s0, s1 = (
-            (point - i * steps).astype(self.base.dtype) / steps
-            for point, i in ((points[:-1], before), (points[1:], after))
-        )
-        ends = lax.map(lambda point: self._within_step(*point), (after, s1))
-        # Each step starts where the last one ended, or from zero if it starts with a base step.
-        here = jax.tree.map(lambda x: jnp.where((s0 == 0)[:, None], 0.0, jnp.roll(x, 1, axis=0)), ends)
-        return jax.vmap(self._between)(before, s0, here, after, s1, ends)
-
-    def _between(self, i0: Count, s0: Array, here: _Increments, i1: Count, s1: Array, there: _Increments) -> Noise:
+    def between(self, i0: Count, s0: Array, here: _Increments, i1: Count, s1: Array, there: _Increments) -> Noise:
         """The noise from the fraction s_0 of base step i_0 to the fraction s_1 of base step i_1."""
         dt = 1 / self.base.steps
         gap = jax.tree.map(lambda x: x[i1] - x[i0], self.starts)
@@ -159,11 +148,27 @@ class BrownianPath(diffrax.AbstractBrownianPath):
         mean = (integral - here.integral) / jnp.where(empty, 1, length)
         return Noise(dB, jnp.where(empty, 0, mean - here.value - 0.5 * dB))
 
-    def _within_step(self, i: Count, s: Float[Array, ""]) -> _Increments:
-        """The increments from the start of base step i to the fraction s of it."""
-        levy = self.base.tree(i, s)
+    def bridge(self, i: Count, s: Float[Array, ""], levy: diffrax.SpaceTimeLevyArea) -> _Increments:
+        """The increments from the start of base step i to the fraction s of it, by its tree there."""
         slope, curve = (each[i] for each in self.corrections)
         value = levy.W + s * slope + 6 * s * (1 - s) * curve
         integral = s * (levy.H + 0.5 * levy.W) + 0.5 * s**2 * slope + s**2 * (3 - 2 * s) * curve
         dt = 1 / self.base.steps
         return _Increments(math.sqrt(dt) * value, dt * math.sqrt(dt) * integral)
+
+
+def noise_on_grid(base: Brownian, steps: int) -> Noise:
+    """The noise of the same Brownian motion on a grid of ``steps`` equal steps."""
+    points = jnp.arange(steps + 1) * base.steps  # in units of 1 / (base steps), so that no time is rounded
+    before, after = points[:-1] // steps, (points[1:] - 1) // steps
+    s0, s1 = (
+        (point - i * steps).astype(base.dtype) / steps for point, i in ((points[:-1], before), (points[1:], after))
+    )
+    # One query for the ends of the base steps and the points of the grid, because the tree takes long to compile.
+    asked = jnp.append(jnp.arange(base.steps), after), jnp.append(jnp.ones(base.steps, base.dtype), s1)
+    levy = lax.map(lambda point: base.tree(*point), asked)
+    path = BrownianPath(base, jax.tree.map(lambda x: x[: base.steps], levy))
+    ends = jax.vmap(path.bridge)(after, s1, jax.tree.map(lambda x: x[base.steps :], levy))
+    # Each step starts where the last one ended, or from zero if it starts with a base step.
+    here = jax.tree.map(lambda x: jnp.where((s0 == 0)[:, None], 0.0, jnp.roll(x, 1, axis=0)), ends)
+    return jax.vmap(path.between)(before, s0, here, after, s1, ends)

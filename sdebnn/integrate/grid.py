@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_count
 from sdebnn.devices import platform
-from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, check_base
+from sdebnn.integrate.brownian import Brownian, Noise, check_base, noise_on_grid
 from sdebnn.integrate.execution import AllEulerSteps, Plan, execution_on
 from sdebnn.integrate.methods import AbstractMethod, MethodName, Stages, VectorField, as_method, method_name
 from sdebnn.integrate.paths import (
@@ -132,7 +132,7 @@ class FixedGrid(AbstractSolver):
         """The key's Brownian path on this grid."""
         brownian = Brownian(self.base, size, dtype, key)
         if self.base != self.steps:
-            return BrownianPath(brownian).grid(self.steps)
+            return noise_on_grid(brownian, self.steps)
         return brownian.every_step(area=self._method.needs_area)
 
     def weights(self, process: Process, *, key: PRNGKeyArray, until: float = 1.0) -> WeightPath:
