@@ -29,9 +29,9 @@ for name, value in (
 
 # Files that take ten seconds or more, about in the order of how long.
 LONG = (
-    "estimators", "estimator_checks", "estimators_tables", "estimators_saved", "verify", "adaptive", "runs",
-    "convolutions", "baselines", "baselines_depth", "baselines_mean_field", "predict", "house", "grid", "compare",
-    "sampling", "resume", "cli", "nets", "traps", "train", "models", "engine", "patches", "kernels",
+    "estimators", "estimators_checks", "estimators_table", "artifacts", "verify", "integrate_adaptive", "runs",
+    "convolutions", "baselines", "baselines_depth", "models_mean_field", "predict", "project", "integrate_grid", "compare",
+    "baselines_hmc", "train_resuming", "cli", "nets", "paper_errors", "train_objective", "models", "train_engine", "convolutions_kernels",
 )  # fmt: skip
 
 

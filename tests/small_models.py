@@ -1,4 +1,4 @@
-"""Small models, data and helper functions that the tests of the baselines share."""
+"""Small models, data and helper functions that several test files share."""
 
 import equinox as eqx
 import jax
@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sdebnn import FixedGrid
+from sdebnn.integrate import Solution
+from sdebnn.nn import AbstractModel
 
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
@@ -69,3 +71,38 @@ def covariances(outputs, mean):
     """Products of deviations, "draw output n m"; their mean over draws is the covariance between examples n and m."""
     off = outputs - mean
     return np.einsum("dno,dmo->donm", off, off)
+
+
+def linear_data(n=200):
+    """y = x_1 - 2 x_2 + 0.5, with noise of 0.3."""
+    key, noise_key = jax.random.split(KEY)
+    x = jax.random.normal(key, (n, 2))
+    return x, x @ jnp.array([[1.0], [-2.0]]) + 0.5 + 0.3 * jax.random.normal(noise_key, (n, 1))
+
+
+class Sums(eqx.Module):
+    """x (Σ a + 3 Σ b): two arrays of one shape, whose gradients differ."""
+
+    a: jax.Array
+    b: jax.Array
+
+    def __call__(self, x):
+        return x * (jnp.sum(self.a) + 3 * jnp.sum(self.b))
+
+
+class Push(eqx.Module):
+    """dh/dt = w, so that h_1 = h_0 + ∫ w dt is Gaussian."""
+
+    w: jax.Array
+
+    def __call__(self, t, h):
+        return self.w
+
+
+class Belief(AbstractModel):
+    """y = θ, q(θ) = N(mean, 1), p(θ) = N(0, 1): a KL of mean² / 2."""
+
+    mean: jax.Array
+
+    def solve(self, x, *, key, with_roughness=False):
+        return Solution(jnp.full_like(x, self.mean + jax.random.normal(key)), 0.5 * self.mean**2)

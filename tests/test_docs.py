@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_house import ORDER
+from test_project import ORDER
 
 import sdebnn
 from sdebnn.data import CATALOGUE

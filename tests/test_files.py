@@ -5,11 +5,11 @@ import random
 import struct
 
 import equinox as eqx
+import interrupted_run
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import victim
 from safetensors.numpy import save as serialise
 
 from sdebnn.files import write_whole
@@ -81,7 +81,7 @@ def test_a_tree_of_another_shape_type_or_name_is_refused(tmp_path):
 def run(tmp_path_factory):
     """A trained run, and the parameters it holds."""
     folder = tmp_path_factory.mktemp("run")
-    fitted = victim.train(folder, keep=2)
+    fitted = interrupted_run.train(folder, keep=2)
     return folder, fitted
 
 
@@ -127,11 +127,11 @@ def test_a_damaged_checkpoint_stops_a_resume_until_it_is_deleted(run, tmp_path):
     whole = last.read_bytes()
     last.write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="is truncated or was changed") as refused:
-        victim.train(folder, resume=True)
+        interrupted_run.train(folder, resume=True)
     assert f"delete {last.stem}.*" in str(refused.value)
     for file in last.parent.glob(f"{last.stem}.*"):
         file.unlink()
-    assert victim.leaves(victim.train(folder, resume=True)) == victim.leaves(fitted)
+    assert interrupted_run.leaves(interrupted_run.train(folder, resume=True)) == interrupted_run.leaves(fitted)
 
 
 def test_checkpoints_of_two_steps_cannot_be_mixed(run):
@@ -141,7 +141,7 @@ def test_checkpoints_of_two_steps_cannot_be_mixed(run):
     last.write_bytes(before.read_bytes())
     try:
         with pytest.raises(ValueError, match="was changed since"):
-            victim.train(folder, resume=True)
+            interrupted_run.train(folder, resume=True)
     finally:
         last.write_bytes(whole)
 

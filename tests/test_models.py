@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import Push
 
 from sdebnn import OU, SDEBNN, Adaptive, Deterministic, FixedGrid, Normal, bayesianize, prior_of
 from sdebnn.baselines import HyperODEBlock, PartlyRandom
@@ -123,15 +124,6 @@ def test_the_kls_of_blocks_add_up_each_with_a_key_of_its_own():
     first, second = (float(block.draw(key=jax.random.fold_in(KEY, i)).kl) for i in (0, 2))
     assert abs(first - second) > 1e-3
     assert float(kl) == pytest.approx(first + second, rel=1e-5)
-
-
-class Push(eqx.Module):
-    """dh/dt = w."""
-
-    w: jax.Array
-
-    def __call__(self, t, h):
-        return self.w
 
 
 def test_the_hidden_units_see_the_weights_of_the_left_end():

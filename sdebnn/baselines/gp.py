@@ -25,7 +25,7 @@ from sdebnn.contract import AbstractModel
 from sdebnn.integrate import Solution
 from sdebnn.models import Frozen
 
-Kernel = Literal["rbf", "matern32", "matern52"]
+KernelName = Literal["rbf", "matern32", "matern52"]
 JITTER = 1e-6  # share of the prior's variance that is added to the diagonal, to factorise K in float32
 
 
@@ -41,7 +41,7 @@ class GP(AbstractModel):
     log_length: Float[Array, " feature"]
     log_amplitude: Float[Array, ""]
     log_noise: Float[Array, ""]
-    kernel: Kernel = eqx.field(static=True)
+    kernel: KernelName = eqx.field(static=True)
     features: int = eqx.field(static=True)
 
     def __init__(
@@ -49,7 +49,7 @@ class GP(AbstractModel):
         x: Float[Array, "example feature"],
         y: Float[Array, "example target"],
         *,
-        kernel: Kernel = "rbf",
+        kernel: KernelName = "rbf",
         length: float = 1.0,
         amplitude: float = 1.0,
         noise: float = 0.1,
@@ -62,7 +62,7 @@ class GP(AbstractModel):
             raise ValueError(
                 f"x has shape {x.shape} and y has shape {y.shape}: pass (examples, features) and (examples, targets)."
             )
-        check_choice("kernel", kernel, get_args(Kernel))
+        check_choice("kernel", kernel, get_args(KernelName))
         length, amplitude, noise = map(plain_number, (length, amplitude, noise))
         for name, value in (("length", length), ("amplitude", amplitude), ("noise", noise)):
             check_positive(name, value)

@@ -17,8 +17,8 @@ from sdebnn.presets import Affine
 
 Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
-Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
-Best = Annotated[bool, typer.Option("--best", help="Use the parameters with the best validation score.")]
+RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.")]
+BestOption = Annotated[bool, typer.Option("--best", help="Use the parameters with the best validation score.")]
 
 
 def train(
@@ -54,10 +54,10 @@ def train(
 
 
 def evaluate(
-    run: Folder,
+    run: RunArgument,
     draws: Draws = 16,
     steps: Annotated[int | None, typer.Option(help="Solver steps, instead of those of the training.")] = None,
-    best: Best = False,
+    best: BestOption = False,
     as_json: Json = False,
 ) -> None:
     """Score a run's model on the test part of its data."""
@@ -68,13 +68,13 @@ def evaluate(
 
 
 def predict(
-    run: Folder,
+    run: RunArgument,
     inputs: Annotated[Path, typer.Argument(help="A .npy file of examples like those of the training data.")],
     out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
     draws: Draws = 16,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    best: Best = False,
+    best: BestOption = False,
 ) -> None:
     """Predict with a run's model: class probabilities, or means and standard deviations, one row for each example."""
     key_of(seed)

@@ -27,10 +27,12 @@ Move = Literal["same", "down", "up"]  # keep, halve or double the size of the im
 MAX_SHIFTED_CHANNELS = 8  # up to here, nine shifted copies of an image cost less than XLA's own convolution
 
 FlatImages = Float[Array, "image _ _ _"]
-Kernel = Float[Array, "3 3 in out"]
+ConvKernel = Float[Array, "3 3 in out"]
 
 
-def conv(x: Float[Array, "*batch height width in"], kernel: Kernel, stride: int = 1) -> Float[Array, "*batch _ _ out"]:
+def conv(
+    x: Float[Array, "*batch height width in"], kernel: ConvKernel, stride: int = 1
+) -> Float[Array, "*batch _ _ out"]:
     """'SAME' convolution of stride 1 or 2."""
     _check(kernel, stride)
     images = x.reshape(-1, *x.shape[-3:])
@@ -41,7 +43,7 @@ def conv(x: Float[Array, "*batch height width in"], kernel: Kernel, stride: int 
 
 
 def conv_transpose(
-    x: Float[Array, "*batch height width in"], kernel: Kernel
+    x: Float[Array, "*batch height width in"], kernel: ConvKernel
 ) -> Float[Array, "*batch 2*height 2*width out"]:
     """The same as `lax.conv_transpose(x, kernel, (2, 2), 'SAME')`, which doubles the sides."""
     _check(kernel, 2)
@@ -97,12 +99,12 @@ def _check(kernel: Array, stride: int) -> None:
         )
 
 
-def _flip(w: Kernel) -> Float[Array, "3 3 out in"]:
+def _flip(w: ConvKernel) -> Float[Array, "3 3 out in"]:
     """The kernel of the adjoint: rotated by 180 degrees, with in and out swapped."""
     return w[::-1, ::-1].swapaxes(2, 3)
 
 
-def _lax(x: FlatImages, w: Kernel, stride: int) -> Float[Array, "image _ _ out"]:
+def _lax(x: FlatImages, w: ConvKernel, stride: int) -> Float[Array, "image _ _ out"]:
     return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
@@ -113,7 +115,7 @@ def shifts(x: FlatImages, before: int, after: int, taps: int, stride: int = 1) -
     return [x[:, i : i + h : stride, j : j + w : stride] for i in range(taps) for j in range(taps)]
 
 
-def _down_cpu(x: FlatImages, w: Kernel, stride: int) -> FlatImages:
+def _down_cpu(x: FlatImages, w: ConvKernel, stride: int) -> FlatImages:
     """y[p] = sum_m x[s p + m - l] w[m]: shift then multiply, or multiply then shift, whichever moves fewer channels."""
     c, out = w.shape[2:]
     if stride == 2 or min(c, out) > MAX_SHIFTED_CHANNELS:
@@ -125,7 +127,7 @@ def _down_cpu(x: FlatImages, w: Kernel, stride: int) -> FlatImages:
     return sum(parts[1:], start=parts[0])
 
 
-def _up_cpu(y: FlatImages, w: Kernel, stride: int) -> FlatImages:
+def _up_cpu(y: FlatImages, w: ConvKernel, stride: int) -> FlatImages:
     """x[s p + m - l] += w[m] y[p]: for s = 2 the four parities of a pixel are four images, of 2x2 taps each."""
     if stride == 1:
         return _down_cpu(y, _flip(w), 1)
@@ -137,7 +139,7 @@ def _up_cpu(y: FlatImages, w: Kernel, stride: int) -> FlatImages:
     return z.reshape(n, 2 * height, 2 * width, c)
 
 
-def _corr_cpu(x: FlatImages, y: FlatImages, stride: int) -> Kernel:
+def _corr_cpu(x: FlatImages, y: FlatImages, stride: int) -> ConvKernel:
     """w[m] = sum_p x[s p + m - l] y[p], shifting the image with fewer channels."""
     c, out = x.shape[-1], y.shape[-1]
     if stride == 1 and c > out:
@@ -147,12 +149,12 @@ def _corr_cpu(x: FlatImages, y: FlatImages, stride: int) -> Kernel:
     return jnp.stack([lax.dot_general(row, y, (((0,), (0,)), ((), ()))) for row in rows]).reshape(3, 3, c, out)
 
 
-def _up_lax(y: FlatImages, w: Kernel, stride: int) -> FlatImages:
+def _up_lax(y: FlatImages, w: ConvKernel, stride: int) -> FlatImages:
     x = jax.ShapeDtypeStruct((y.shape[0], stride * y.shape[1], stride * y.shape[2], w.shape[2]), y.dtype)
     return jax.linear_transpose(lambda x: _lax(x, w, stride), x)(y)[0]
 
 
-def _corr_lax(x: FlatImages, y: FlatImages, stride: int) -> Kernel:
+def _corr_lax(x: FlatImages, y: FlatImages, stride: int) -> ConvKernel:
     w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], y.shape[-1]), x.dtype)
     return jax.linear_transpose(lambda w: _lax(x, w, stride), w)(y)[0]
 

@@ -17,7 +17,7 @@ from sdebnn.estimators.forecast import Forecast, StandardLaw
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import AbstractLocationScale, Gaussian, Laplace, StudentT
 
-Noise = Literal["gaussian", "laplace", "student"]
+NoiseName = Literal["gaussian", "laplace", "student"]
 STUDENT_DF = 5.0  # degrees of freedom
 NOISES = {
     "gaussian": (Gaussian(None), stats.norm()),
@@ -92,7 +92,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self.noise = noise
 
     def _task(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> LearningTask:
-        check_choice("noise", self.noise, get_args(Noise))
+        check_choice("noise", self.noise, get_args(NoiseName))
         x, targets = self._validated(X, y, multi_output=True, y_numeric=True)
         check_magnitude("X", x)
         check_magnitude("y", targets)

@@ -28,7 +28,7 @@ FIRST_STEP = 0.05  # the controller corrects it at once
 TRAJECTORY_STEPS = 20  # between the depths of a path or a trajectory
 SHARK, CHECKPOINT = diffrax.ShARK(), diffrax.RecursiveCheckpointAdjoint()
 
-State = tuple[Weights, Hidden | None, Float[Array, ""]]  # w, h and the KL so far
+SolveState = tuple[Weights, Hidden | None, Float[Array, ""]]  # w, h and the KL so far
 
 
 class Adaptive(AbstractSolver):
@@ -160,7 +160,7 @@ class Adaptive(AbstractSolver):
         return ys, solution, start_nats(process.initial, w0, process.kl)
 
 
-def _slopes(t: Depth, state: State, process: Process) -> State:
+def _slopes(t: Depth, state: SolveState, process: Process) -> SolveState:
     w, h, _ = state
     correction, dh = process.drift(t, w), None
     if h is not None:
@@ -169,7 +169,7 @@ def _slopes(t: Depth, state: State, process: Process) -> State:
     return process.prior.drift(t, w) + correction, dh, energy(process, correction)
 
 
-def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: State) -> diffrax.MultiTerm:
+def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: SolveState) -> diffrax.MultiTerm:
     zeros = jax.tree.map(jnp.zeros_like, state[1:])
     drift = diffrax.ODETerm(_slopes)  # pyright: ignore[reportArgumentType] (diffrax declares all numbers for t)
     return diffrax.MultiTerm(drift, NoiseOnWeights(process.prior.sigma, path, zeros))

@@ -107,11 +107,10 @@ class BrownianPath(diffrax.AbstractBrownianPath):
         dt, root = 1 / base.steps, math.sqrt(base.steps)
         value = jnp.cumsum(dB, axis=0) - dB
         inside = dt * (value + 0.5 * dB + area)
-        if ends is None:
-            ends = lax.map(lambda i: base.tree(i, 1.0), jnp.arange(base.steps))
+        known = lax.map(lambda i: base.tree(i, 1.0), jnp.arange(base.steps)) if ends is None else ends
         self.base = base
         self.starts = _Increments(value, jnp.cumsum(inside, axis=0) - inside)
-        self.corrections = (root * dB - ends.W, root * area - ends.H)
+        self.corrections = (root * dB - known.W, root * area - known.H)
 
     def evaluate(
         self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False

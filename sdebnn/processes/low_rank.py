@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-STEPS_PER_ITERATION = 4  # loop unrolling; more is no faster, and all 20 become one kernel that takes half a minute
+from sdebnn.processes.prior import Weights
 
-Weights = Float[Array, " weight"]
+STEPS_PER_ITERATION = 4  # loop unrolling; more is no faster, and all 20 become one kernel that takes half a minute
 
 
 class EulerPath(NamedTuple):

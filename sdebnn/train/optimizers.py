@@ -13,14 +13,14 @@ from jaxtyping import Array, PyTree
 from sdebnn.checks import shown
 from sdebnn.train.stacks import by_row, by_stacks
 
-Rule = optax.GradientTransformation | Callable[[int], optax.GradientTransformation]
+UpdateRule = optax.GradientTransformation | Callable[[int], optax.GradientTransformation]
 
 # Factors of the learning rate for arrays that are not standardised (drifts, biases, norms) and for the std of w_0.
 RATE_FACTORS = {"drift": 0.1, "scale": 0.1, "shift": 0.1, "bias": 0.1, "log_std": 0.5}
 
 
 def optimizer_of(
-    rule: Rule | None, learning_rate: float, steps: int, clip: float | None
+    rule: UpdateRule | None, learning_rate: float, steps: int, clip: float | None
 ) -> optax.GradientTransformation:
     """The optimiser that ``Optimizer`` describes, for a run of so many steps."""
     if rule is None:

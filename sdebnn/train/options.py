@@ -14,7 +14,7 @@ from jaxtyping import Array
 from sdebnn.checks import check_callable, check_choice, check_count, check_positive, plain_number, shown
 from sdebnn.data import Inputs
 from sdebnn.train.checkpoints import RunFolder
-from sdebnn.train.optimizers import Rule
+from sdebnn.train.optimizers import UpdateRule
 from sdebnn.train.validation import Watch
 
 
@@ -108,7 +108,7 @@ class Optimizer(_Options):
     """
 
     learning_rate: float = 2e-2
-    rule: Rule | None = None
+    rule: UpdateRule | None = None
     clip: float | None = None
     ema: float | None = None
     max_skipped: int = 10

@@ -14,11 +14,11 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import interrupted_run
 import jax
 import numpy as np
 import optax
 import pytest
-import victim
 
 from sdebnn import Gaussian, Laplace
 from sdebnn.files import FolderLock
@@ -30,7 +30,7 @@ from sdebnn.train.checkpoints import CHECKPOINT_KIND
 @pytest.fixture(scope="module")
 def answer():
     """The parameters of a run that was never stopped, and never saved."""
-    return victim.leaves(victim.train(None))
+    return interrupted_run.leaves(interrupted_run.train(None))
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def processes():
 def killed_at_a_random_moment(processes, folder, cache, seed):
     """Start a run in a process of its own, and kill it a few milliseconds after it reached some step."""
     moment = random.Random(seed)
-    step, delay = moment.randrange(1, victim.STEPS - 10), moment.uniform(0, 0.005)
-    process = processes.Process(target=victim.die_slowly, args=(folder, cache))
+    step, delay = moment.randrange(1, interrupted_run.STEPS - 10), moment.uniform(0, 0.005)
+    process = processes.Process(target=interrupted_run.die_slowly, args=(folder, cache))
     process.start()
     deadline = time.monotonic() + 120
     while max(saved_steps(folder), default=0) < step and process.is_alive() and time.monotonic() < deadline:
@@ -78,20 +78,20 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_parameters(processe
     assert codes.count(-signal.SIGKILL) >= 18  # one may just have finished, where a core is slow to look
     reached = [saved_steps(folder)[-1] for folder in folders]
     assert len(set(reached)) > 8
-    assert min(reached) < victim.STEPS
+    assert min(reached) < interrupted_run.STEPS
     for folder in folders:
-        assert victim.leaves(victim.train(folder, resume=True)) == answer, folder.name
+        assert interrupted_run.leaves(interrupted_run.train(folder, resume=True)) == answer, folder.name
 
 
 def test_a_run_killed_inside_a_save_resumes_to_the_identical_parameters(processes, answer, memory, cache):
     # A save syncs and renames the arrays, then the record, then removes what is too old: twelve points in a row.
     for number in range(21, 33):
-        process = processes.Process(target=victim.die_at, args=(memory, cache, number))
+        process = processes.Process(target=interrupted_run.die_at, args=(memory, cache, number))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-    fitted = victim.train(memory, resume=True)
-    assert victim.leaves(fitted) == answer
+    fitted = interrupted_run.train(memory, resume=True)
+    assert interrupted_run.leaves(fitted) == answer
     assert not list((memory / "checkpoints").glob("*.part"))
     assert np.isfinite(fitted.history["elbo"]).all()  # the history, too, has no gap
 
@@ -109,12 +109,12 @@ def test_a_signal_saves_first_and_loses_nothing(number, answer, memory, monkeypa
     monkeypatch.setattr(running, "SECONDS_A_CALL", 0.0)
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
-        victim.train(memory)
+        interrupted_run.train(memory)
     assert heard == [35]
     assert saved_steps(memory)[-1] == 35
     assert signal.getsignal(number) is before
     monkeypatch.undo()
-    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer
 
 
 def stopped_at(folder, step):
@@ -128,7 +128,7 @@ def stopped_at(folder, step):
         patch.setattr(running, "SECONDS_A_CALL", 0.0)
         patch.setattr(RunFolder, "log", leave)
         with pytest.raises(RuntimeError):
-            victim.train(folder)
+            interrupted_run.train(folder)
     return saved_steps(folder)[-1]
 
 
@@ -140,14 +140,14 @@ def test_where_a_file_may_grow_no_more_training_goes_on_and_the_checkpoint_befor
     try:
         with warnings.catch_warnings(record=True) as said, pytest.raises(OSError, match="Free some space, then resume"):
             warnings.simplefilter("always")
-            victim.train(memory, resume=True)
+            interrupted_run.train(memory, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert any(f"the checkpoint of step {step} is intact" in str(w.message) for w in said)
     assert saved_steps(memory)[-1] == step
     assert not list((memory / "checkpoints").glob("*.part"))
-    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer
 
 
 def test_a_full_disk_keeps_the_previous_checkpoint(answer, tmp_path):
@@ -164,10 +164,10 @@ def test_a_full_disk_keeps_the_previous_checkpoint(answer, tmp_path):
                 pass
         with warnings.catch_warnings(), pytest.raises(OSError, match="No space left"):
             warnings.simplefilter("ignore")
-            victim.train(small / "run", resume=True)
+            interrupted_run.train(small / "run", resume=True)
         assert saved_steps(small / "run")[-1] == step
         filler.unlink()
-        assert victim.leaves(victim.train(small / "run", resume=True)) == answer
+        assert interrupted_run.leaves(interrupted_run.train(small / "run", resume=True)) == answer
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
@@ -176,15 +176,15 @@ def test_the_metrics_of_a_resumed_run_have_every_step_once_and_in_order(memory):
     stopped_at(memory, 20)
     with open(memory / "metrics.jsonl", "a") as file:
         file.write('{"step": 19, "loss": 1.0}\n{"step": 48, "loss": 1.0}\n{"step": 2')  # run ahead, and cut short
-    victim.train(memory, resume=True)
+    interrupted_run.train(memory, resume=True)
     steps = [json.loads(line)["step"] for line in (memory / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
-    assert steps[-1] == victim.STEPS
+    assert steps[-1] == interrupted_run.STEPS
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_its_metrics_too(answer, memory):
     (memory / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n')
-    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer
     assert json.loads((memory / "metrics.jsonl").read_text().splitlines()[0])["step"] == 1
 
 
@@ -192,22 +192,22 @@ def test_a_signal_during_the_last_save_is_heard(memory, monkeypatch):
     save = RunFolder.save
 
     def interrupted(self, step, *rest):
-        if step == victim.STEPS:
+        if step == interrupted_run.STEPS:
             os.kill(os.getpid(), signal.SIGINT)
         save(self, step, *rest)
 
     monkeypatch.setattr(RunFolder, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        victim.train(memory)
-    assert saved_steps(memory)[-1] == victim.STEPS
+        interrupted_run.train(memory)
+    assert saved_steps(memory)[-1] == interrupted_run.STEPS
 
 
 def test_a_finished_run_resumes_to_itself_and_only_the_last_checkpoints_are_kept(answer, memory):
-    assert victim.leaves(victim.train(memory, keep=3)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, keep=3)) == answer
     files = sorted(path.name for path in (memory / "checkpoints").iterdir())
     assert len(files) == 6
-    assert files[-1] == f"step-{victim.STEPS:08d}.safetensors"
-    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert files[-1] == f"step-{interrupted_run.STEPS:08d}.safetensors"
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer
 
 
 def test_a_signal_that_is_ignored_stays_ignored(memory, answer, monkeypatch):
@@ -218,7 +218,7 @@ def test_a_signal_that_is_ignored_stays_ignored(memory, answer, monkeypatch):
     monkeypatch.setattr(RunFolder, "log", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
-        assert victim.leaves(victim.train(memory)) == answer
+        assert interrupted_run.leaves(interrupted_run.train(memory)) == answer
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -226,11 +226,11 @@ def test_a_signal_that_is_ignored_stays_ignored(memory, answer, monkeypatch):
 def test_a_folder_in_use_or_of_another_run_is_refused(memory):
     stopped_at(memory, 10)
     with pytest.raises(ValueError, match="holds a run already"):
-        victim.train(memory)
+        interrupted_run.train(memory)
     with pytest.raises(ValueError, match="patience=None, this run has 3"):
-        victim.train(memory, resume=True, patience=3)
+        interrupted_run.train(memory, resume=True, patience=3)
     with RunFolder(memory), pytest.raises(ValueError, match="in use by another process"):
-        victim.train(memory, resume=True)
+        interrupted_run.train(memory, resume=True)
 
 
 CHANGES = {  # of a run, each of which makes it another
@@ -252,7 +252,7 @@ CHANGES = {  # of a run, each of which makes it another
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    victim.train(folder)
+    interrupted_run.train(folder)
     return folder
 
 
@@ -261,7 +261,7 @@ def test_a_run_is_not_resumed_as_another(name, finished):
     change, words = CHANGES[name]
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with pytest.raises(ValueError, match=words) as refused:
-        victim.train(finished, resume=True, **change)
+        interrupted_run.train(finished, resume=True, **change)
     assert "\n" not in str(refused.value)
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
 
@@ -276,20 +276,20 @@ def resealed(folder, change, kind=CHECKPOINT_KIND):
 
 
 def test_another_version_of_sdebnn_is_refused_and_another_of_jax_warned_of(answer, memory):
-    victim.train(memory)
+    interrupted_run.train(memory)
     resealed(memory, lambda words: words["versions"].update(jax="0.1.2"))
     with pytest.warns(UserWarning, match=r"jax=0\.1\.2 and resumes with"):
-        assert victim.leaves(victim.train(memory, resume=True)) == answer
+        assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer
     resealed(memory, lambda words: words["versions"].update(sdebnn="0.0.1"))
     with pytest.raises(ValueError, match=r"sdebnn=0\.0\.1"):
-        victim.train(memory, resume=True)
+        interrupted_run.train(memory, resume=True)
 
 
 def test_a_checkpoint_of_an_older_format_is_refused_in_one_line(memory):
     stopped_at(memory, 10)
     resealed(memory, lambda words: None, "training checkpoint, version 2")
     with pytest.raises(ValueError, match=r"is not of the kind 'training checkpoint, version 3'") as refused:
-        victim.train(memory, resume=True)
+        interrupted_run.train(memory, resume=True)
     assert "\n" not in str(refused.value)
 
 
@@ -304,7 +304,7 @@ OPTIMIZERS = {  # by the prefixes of the arrays that look like the parameters
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_checkpoint_names_every_array_by_its_parameter(name, clip, tmp_path):
     rule, prefixes = OPTIMIZERS[name]
-    victim.train(tmp_path, rule=rule, clip=clip, epochs=1)
+    interrupted_run.train(tmp_path, rule=rule, clip=clip, epochs=1)
     arrays = parse((tmp_path / "checkpoints" / "step-00000005.safetensors").read_bytes())
     shapes = {path.removeprefix("parameters."): a.shape for path, a in arrays.items() if path.startswith("parameters.")}
     assert shapes == {"0.law.mean": (25,), "0.law.log_std": (25,), "1.log_scale": ()}
@@ -316,14 +316,14 @@ def test_a_checkpoint_names_every_array_by_its_parameter(name, clip, tmp_path):
 
 def test_the_same_data_in_memory_and_on_disk_are_the_same_data(answer, memory):
     stopped_at(memory, 20)
-    np.save(memory / "x.npy", np.asarray(victim.data()[0][:50]))
+    np.save(memory / "x.npy", np.asarray(interrupted_run.data()[0][:50]))
     streamed = np.load(memory / "x.npy", mmap_mode="r")
-    assert victim.leaves(victim.train(memory, resume=True, x=streamed, memory_limit=1000)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True, x=streamed, memory_limit=1000)) == answer
     changed = np.array(streamed)
     changed[-1] += 1e-3
     np.save(memory / "x.npy", changed)
     with pytest.raises(ValueError, match="data="):
-        victim.train(memory, resume=True, x=np.load(memory / "x.npy", mmap_mode="r"), memory_limit=1000)
+        interrupted_run.train(memory, resume=True, x=np.load(memory / "x.npy", mmap_mode="r"), memory_limit=1000)
 
 
 def test_a_folder_that_is_deleted_is_made_again_and_the_run_can_be_resumed(answer, memory, monkeypatch):
@@ -337,9 +337,9 @@ def test_a_folder_that_is_deleted_is_made_again_and_the_run_can_be_resumed(answe
             monkeypatch.setattr(RunFolder, "log", log)
 
     monkeypatch.setattr(RunFolder, "log", delete)
-    assert victim.leaves(victim.train(folder)) == answer
-    assert saved_steps(folder)[-1] == victim.STEPS
-    assert victim.leaves(victim.train(folder, resume=True)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(folder)) == answer
+    assert saved_steps(folder)[-1] == interrupted_run.STEPS
+    assert interrupted_run.leaves(interrupted_run.train(folder, resume=True)) == answer
 
 
 def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(memory, monkeypatch):
@@ -355,7 +355,7 @@ def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(memory, mon
         pytest.warns(UserWarning, match="uses one of the same name"),
         pytest.raises(OSError, match="Fix this"),
     ):
-        victim.train(folder)
+        interrupted_run.train(folder)
     assert [path.name for path in folder.iterdir()] == [".lock"]
     taken[0].__exit__()
 
@@ -364,4 +364,4 @@ def test_metrics_with_absurd_nesting_do_not_stop_a_resume(answer, memory):
     stopped_at(memory, 20)
     with open(memory / "metrics.jsonl", "a") as file:
         file.write("[" * 100_000 + "\n")
-    assert victim.leaves(victim.train(memory, resume=True)) == answer
+    assert interrupted_run.leaves(interrupted_run.train(memory, resume=True)) == answer

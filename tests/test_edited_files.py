@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import equinox as eqx
+import interrupted_run
 import jax
 import numpy as np
 import pytest
-import victim
 from test_files import mutations
 
 import sdebnn
@@ -132,7 +132,7 @@ def test_an_estimator_with_parameters_that_are_not_finite_is_refused(saved, tmp_
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return folder, victim.train(folder)
+    return folder, interrupted_run.train(folder)
 
 
 def parameters_of(tree):
@@ -149,12 +149,12 @@ def test_a_checkpoint_with_an_edited_record_and_a_valid_seal_is_refused_or_still
     words = json.loads(whole)
     del words["seal"], words["kind"]
     top = [(name,) for name in words]
-    reference, kept = victim.leaves(fitted), parameters_of(saved_answer(folder, like))
+    reference, kept = interrupted_run.leaves(fitted), parameters_of(saved_answer(folder, like))
     try:
         for number in range(60):
             where, value = top[number % len(top)], lot.choice([..., *NOT_A_VALUE])
             write_record(file, CHECKPOINT_KIND, changed(words, where, value))
-            for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
+            for load in (lambda: saved_answer(folder, like), lambda: interrupted_run.train(folder, resume=True)):
                 try:
                     found = load()
                 except ValueError as error:
@@ -162,11 +162,11 @@ def test_a_checkpoint_with_an_edited_record_and_a_valid_seal_is_refused_or_still
                     assert str(folder) in str(error)
                     refusals += 1
                 else:  # what was changed is of no consequence for the parameters
-                    leaves = victim.leaves(found) if hasattr(found, "history") else parameters_of(found)
+                    leaves = interrupted_run.leaves(found) if hasattr(found, "history") else parameters_of(found)
                     assert leaves == (reference if hasattr(found, "history") else kept), (where, value)
         assert refusals > 75
         write_record(file, CHECKPOINT_KIND, words)
-        assert victim.leaves(victim.train(folder, resume=True)) == reference
+        assert interrupted_run.leaves(interrupted_run.train(folder, resume=True)) == reference
     finally:
         file.write_bytes(whole)
 
@@ -184,7 +184,7 @@ def test_a_checkpoint_with_parameters_that_are_not_finite_is_refused(run):
             array.flat[0] = np.inf
     try:
         save_tree(pair, arrays, CHECKPOINT_KIND, facts)
-        for load in (lambda: saved_answer(folder, like), lambda: victim.train(folder, resume=True)):
+        for load in (lambda: saved_answer(folder, like), lambda: interrupted_run.train(folder, resume=True)):
             refused_in_one_line(load, pair, "infinite")
     finally:
         pair.with_suffix(".safetensors").write_bytes(data)
