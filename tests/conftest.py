@@ -29,9 +29,10 @@ for name, value in (
 
 # Files that take ten seconds or more, about in the order of how long.
 LONG = (
-    "estimators", "estimators_checks", "estimators_table", "artifacts", "verify", "integrate_adaptive", "runs",
-    "convolutions", "baselines", "baselines_depth", "models_mean_field", "predict", "project", "integrate_grid", "compare",
-    "baselines_hmc", "train_resuming", "cli", "nets", "paper_errors", "train_objective", "models", "train_engine", "convolutions_kernels",
+    "estimators_checks", "estimators", "verify", "integrate_adaptive", "extending", "runs", "predict",
+    "train_resuming", "nets", "integrate_grid", "estimators_table", "convolutions", "compare", "runs_folders",
+    "baselines_hmc", "integrate_brownian", "models", "edited_files", "project", "cli", "artifacts", "paper_errors",
+    "train_objective", "train_engine", "baselines", "train_collapse", "benchmarks", "programs",
 )  # fmt: skip
 
 
