@@ -10,7 +10,7 @@ HOPPER := .venv-hopper
 EXTRAS ?= test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test hopper verify check format bench lock clean
+.PHONY: help demo test slow hopper verify check format bench lock clean
 
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -18,8 +18,14 @@ help: ## list these targets
 demo: $(READY) ## fit a 1-D regression in under a minute, write pictures and metrics to demo/
 	@$(BIN)/sdebnn demo --out demo
 
-test: $(READY) ## run the whole test suite, shapes checked against the signatures, warnings as errors
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -W error --jaxtyping-packages=sdebnn,sdebnn_hopper,beartype.beartype
+# Shapes are checked against the signatures, and warnings are errors.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -W error --jaxtyping-packages=sdebnn,sdebnn_hopper,beartype.beartype
+
+test: $(READY) ## run the test suite but for its slow tests, in under ten minutes
+	@$(PYTEST) -m 'not slow'
+
+slow: $(READY) ## run the slow tests: every theorem of verify, the checks of scikit-learn, longer trainings
+	@$(PYTEST) -m slow
 
 hopper: $(HOPPER)/.ready ## test the kernels in hopper/ with the jax they are written for (needs Python 3.12)
 	@$(HOPPER)/bin/python -m pytest -W error --jaxtyping-packages=sdebnn,sdebnn_hopper,beartype.beartype hopper/tests

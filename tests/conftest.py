@@ -66,6 +66,7 @@ def _compiled_in_haste():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()  # other files compare bits
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ def test_a_saved_estimator_gives_the_same_predictions(kind, request, tmp_path):
     assert_same(estimator, joblib.load(tmp_path / "by_joblib", mmap_mode="r"), x)
 
 
+@pytest.mark.slow
 def test_an_estimator_saved_on_one_device_loads_on_another(regressor, tmp_path):
     """A process that computes on a second device writes; a process that has only the first device reads."""
     code = (
@@ -78,6 +79,7 @@ def test_a_file_of_another_version_is_refused(regressor, tmp_path, monkeypatch, 
     refused(lambda: sdebnn.load(tmp_path / "saved"), "not of the kind 'estimator of sdebnn, version 2'")
 
 
+@pytest.mark.slow
 def test_class_weights_by_labels_are_saved(line, tmp_path):
     labels = (line[1] > 0).astype(int)
     weights = dict(zip(np.unique(labels), [1.0, 2.0], strict=True))

@@ -165,6 +165,7 @@ class Square(eqx.Module):
         return self.w**2 * x
 
 
+@pytest.mark.slow
 def test_chains_in_equivalent_modes_differ_in_their_weights_but_not_in_their_outputs():
     x = jnp.linspace(0.5, 2.0, 10)[:, None]
     # starting from N(0, 3²), some chains find w = 2 and some w = -2, and none changes between them

@@ -30,6 +30,7 @@ def benchmarks():
     sys.path.remove(str(FOLDER))
 
 
+@pytest.mark.slow
 def test_peers_compute_our_loss_in_distribution(benchmarks):
     """Means over 200 draws of the weights, within four standard errors."""
     job, worker = benchmarks("jobs").Job("toy", 4, 1), benchmarks("jax_worker")

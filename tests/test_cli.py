@@ -18,6 +18,7 @@ def demo(tmp_path_factory):
     return out, run("demo", "--out", str(out), "--epochs", "2000")
 
 
+@pytest.mark.slow
 def test_the_demo_writes_its_pictures_and_metrics_and_says_where(demo):
     out, done = demo
     assert done.returncode == 0, done.stderr

@@ -84,6 +84,7 @@ def begun(tmp_path_factory):
     return out, rows, table.add(table.rows[0], progress=False)
 
 
+@pytest.mark.slow
 def test_a_table_that_was_stopped_goes_on_with_what_is_missing(begun):
     out, rows, first = begun
     with pytest.raises(ValueError, match=r"holds a comparison already: add --resume"):
@@ -112,6 +113,7 @@ def test_classes_are_judged_by_what_suits_them(tmp_path):
     assert 0 < scores["seconds"] < 300
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_json_object_and_keeps_the_picture(tmp_path):
     command = [
         sys.executable, "-m", "sdebnn", "compare", "--data", "toy", "--row", "GP (exact)", "--row", "MFVI", "--epochs",

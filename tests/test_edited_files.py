@@ -140,6 +140,7 @@ def parameters_of(tree):
 
 
 @pytest.mark.usefixtures("bounded")
+@pytest.mark.slow
 def test_a_checkpoint_with_an_edited_record_and_a_valid_seal_is_refused_or_still_works(run):
     folder, fitted = run
     like = eqx.filter((fitted.model, fitted.likelihood), eqx.is_inexact_array)

@@ -96,6 +96,7 @@ def test_a_set_of_classes_is_the_smallest_that_reaches_its_coverage(classifier):
         assert p[c].sum() - p[c].min() < 0.9
 
 
+@pytest.mark.slow
 def test_pipelines_searches_and_displays_of_scikit_learn_accept_the_estimators(line, classifier):
     x, y = line
     quick = sdebnn.SDEBNNRegressor(**SHORT)
@@ -204,6 +205,7 @@ def test_a_coverage_that_needs_more_held_out_rows_is_refused(line, refused):
     refused(lambda: model.predict_interval(x, coverage=0.95), "needs 19 held-out rows, and there are 8")
 
 
+@pytest.mark.slow
 def test_the_estimators_work_in_double_precision(line, tmp_path):
     code = (
         "import jax, sys, numpy as np; jax.config.update('jax_enable_x64', True); import sdebnn\n"

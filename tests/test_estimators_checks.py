@@ -11,7 +11,10 @@ import sdebnn
 
 QUICK = {"members": 1, "max_iter": 60, "draws": 20}
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the checks pass invalid data on purpose
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # the checks pass invalid data on purpose
+]
 
 
 @parametrize_with_checks([sdebnn.SDEBNNRegressor(**QUICK), sdebnn.SDEBNNClassifier(**QUICK)])

@@ -118,6 +118,7 @@ def test_invalid_tables_are_refused_with_the_messages_of_scikit_learn(line):
         model.fit(x, y, sample_weight=-np.ones(400))
 
 
+@pytest.mark.slow
 def test_several_targets_may_have_different_units(line):
     x, y = line
     targets = np.column_stack([y, -1e6 * y, x[:, 1]])
@@ -131,6 +132,7 @@ def test_several_targets_may_have_different_units(line):
     assert column.predict(x).shape == (400, 1)
 
 
+@pytest.mark.slow
 def test_a_table_of_many_columns_is_learned():
     x = np.random.default_rng(0).normal(size=(600, 150))
     y = x.sum(1) > 0

@@ -48,6 +48,7 @@ def test_what_cannot_adapt_here_is_refused_at_construction(name):
         Adaptive(solver=getattr(diffrax, name)())
 
 
+@pytest.mark.slow
 def test_a_solver_in_half_steps_finds_the_draw_that_the_key_names(fine):
     law = Adaptive(1e-3, solver=diffrax.SEA())
     found = small_model(law, key=KEY).solve(X, key=KEY)
@@ -86,6 +87,7 @@ def test_the_longest_step_bounds_the_steps():
     assert int(solution.evaluations) == 2 * 40
 
 
+@pytest.mark.slow
 def test_a_batch_cannot_hide_behind_the_weights():
     """The tolerance holds for h alone: a thousand still weights do not dilute its error."""
 
@@ -106,6 +108,7 @@ def test_a_batch_cannot_hide_behind_the_weights():
     assert evaluations[1] >= 0.9 * evaluations[0]
 
 
+@pytest.mark.slow
 def test_the_gradient_of_adaptive_steps_is_that_of_a_fine_grid():
     base = 256
     _, reference = verify.loss_and_gradient(small_model(FixedGrid(base, "ralston3"), key=KEY), X, key=KEY)
@@ -183,6 +186,7 @@ class Two(Posterior):
     ids=["SRA1", "Heun"],
 )
 @pytest.mark.usefixtures("_compiled_in_haste")
+@pytest.mark.slow
 def test_draws_that_finish_at_different_times_do_not_disturb_each_other(solver, adjoint, noise_steps, every):
     """The gradient of four draws at once is the sum of the four alone, to 1e-12 in float64; so are the values.
 
@@ -212,6 +216,7 @@ def test_draws_that_finish_at_different_times_do_not_disturb_each_other(solver, 
     assert verify.relative(together, np.sum(alone, axis=0) / 4) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_model_of_adaptive_steps_trains_on_several_draws_at_once():
     """Warnings are errors here: no step is skipped."""
     model = small_model(Adaptive(1e-1), key=KEY)
@@ -222,6 +227,7 @@ def test_a_model_of_adaptive_steps_trains_on_several_draws_at_once():
     assert np.mean(bound[-5:]) > np.mean(bound[:5])
 
 
+@pytest.mark.slow
 def test_steps_exhausted_in_training_lose_nothing():
     model = small_model(Adaptive(1e-3, max_steps=4), key=KEY)
     with pytest.warns(RuntimeWarning, match="more max_steps"):

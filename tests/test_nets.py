@@ -104,6 +104,7 @@ def small_block(field, solver):
     return bayesianize(field, prior=OU(), drift=(1,), solver=solver, key=KEY)
 
 
+@pytest.mark.slow
 def test_examples_carried_a_few_at_a_time_give_what_all_together_give():
     field = TimeConv(2, (3,), ("same", "same"), key=KEY)
     h = jax.random.normal(KEY, (6, 4, 4, 2))

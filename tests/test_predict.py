@@ -133,6 +133,7 @@ def test_a_model_trained_with_stl_can_be_solved_to_a_tolerance(x):
     assert refined(model, rtol=1e-2).layers[1].kl == "analytic"
 
 
+@pytest.mark.slow
 def test_a_model_of_adaptive_steps_has_the_same_dial(x):
     model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2), key=KEY)
     with warnings.catch_warnings():

@@ -74,6 +74,7 @@ for call in (lambda: table.predict(X), lambda: table.fit(X, X[:, 0]), lambda: sd
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.slow
 def test_a_process_that_was_forked_after_use_is_refused_and_does_not_hang(tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(PROGRAM)

@@ -8,6 +8,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import sdebnn
 
 ROOT = Path(__file__).parent.parent
@@ -97,6 +99,7 @@ def test_the_distributions_hold_what_their_tests_need_and_nothing_of_hopper(tmp_
     assert not any(name.startswith("hopper") for name in shipped)
 
 
+@pytest.mark.slow
 def test_the_readme_program_runs_as_printed():
     program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert program is not None
@@ -109,6 +112,7 @@ def test_the_readme_program_runs_as_printed():
     assert scope["mean"].shape == scope["std"].shape
 
 
+@pytest.mark.slow
 def test_the_readme_table_program_runs_as_printed():
     program = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     quick, changed = re.subn(r"random_state=0", "random_state=0, members=1, max_iter=20", program)

@@ -20,6 +20,7 @@ def moons(tmp_path_factory):
     return out, subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_training_prints_the_test_scores_as_the_last_line(moons):
     out, done = moons
     assert done.returncode == 0, done.stderr
@@ -55,6 +56,7 @@ def test_predictions_are_written_as_probabilities(moons, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.npy", "p.npy"]
 
 
+@pytest.mark.slow
 def test_a_table_of_numbers_trains_and_predicts_means_and_spreads(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3)) * [1, 100, 1e-3] + [0, 5000, 0]
@@ -162,6 +164,7 @@ def test_a_net_is_not_made_from_other_data_than_it_was_trained_on(tmp_path):
         runs.open_run(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_digits_reach_ninety_six_percent(tmp_path):
     result = runs.train(runs.Settings("digits", epochs=20), tmp_path / "run", progress=False)
     assert result["accuracy"] >= 0.96

@@ -70,6 +70,7 @@ def race(folders, patience, gate, outcomes):
 
 
 @pytest.mark.usefixtures("run")  # whose program both processes find
+@pytest.mark.slow
 def test_of_two_trainings_in_one_folder_one_is_refused_and_the_other_is_whole(tmp_path):
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["sdebnn.runs"])
@@ -164,6 +165,7 @@ def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["accuracy"] > 0
 
 
+@pytest.mark.slow
 def test_a_hang_up_saves_first(tmp_path):
     process = sdebnn("train", "--data", "moons", "--epochs", "100000", "--out", tmp_path / "run")
     deadline = time.monotonic() + 120

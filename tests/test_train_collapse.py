@@ -42,6 +42,7 @@ def test_the_log_likelihood_of_a_fit_is_unknown_if_the_outputs_give_the_scale():
     assert Gaussian(None).log_prob_of_a_fit(jnp.zeros((5, 2)), None) is None
 
 
+@pytest.mark.slow
 def test_the_kl_is_warmed_up_where_the_start_is_inferred_and_only_there(capfd):
     x = jnp.zeros((4, 1))
     for model, share in ((net(), KL_WARMUP), (net(initial=Point), 0.0), (MeanField(LINE), KL_WARMUP)):

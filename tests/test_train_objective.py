@@ -140,6 +140,7 @@ def test_the_kl_weight_is_printed(capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_roughness_weight_makes_the_dynamics_smoother():
     x, y = toy.wave(40, key=KEY)
     model, ends = SDEBNN.mlp(1, 1, widths=(8,), drift=(4,), solver=FixedGrid(10), key=KEY), []

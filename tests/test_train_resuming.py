@@ -71,6 +71,7 @@ def killed_at_a_random_moment(processes, folder, cache, seed):
     return process.exitcode
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_resumes_to_the_identical_parameters(processes, answer, memory, cache):
     folders = [memory / str(seed) for seed in range(20)]
     with ThreadPoolExecutor(2) as pool:

@@ -8,6 +8,7 @@ from sdebnn import FixedGrid, verify
 
 
 @pytest.mark.parametrize("group", verify.SUITE, ids=lambda group: group.__name__)
+@pytest.mark.slow
 def test_every_theorem_holds(group):
     key = jax.random.fold_in(jax.random.key(0), verify.SUITE.index(group))
     results = list(group(key))
