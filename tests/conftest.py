@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import tempfile
 
 import jax
@@ -58,6 +59,18 @@ def _as_a_user():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def _signals_heard():
+    """Signals act as in a terminal; ``nohup``, and shells that start jobs in the background, have some ignored."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

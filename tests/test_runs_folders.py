@@ -166,6 +166,7 @@ def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_signals_heard")
 def test_a_hang_up_saves_first(tmp_path):
     process = sdebnn("train", "--data", "moons", "--epochs", "100000", "--out", tmp_path / "run")
     deadline = time.monotonic() + 120

@@ -98,6 +98,7 @@ def test_a_run_killed_inside_a_save_resumes_to_the_identical_parameters(processe
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("_signals_heard")
 def test_a_signal_saves_first_and_loses_nothing(number, answer, memory, monkeypatch):
     heard = []
 
@@ -189,6 +190,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_its_metrics_to
     assert json.loads((memory / "metrics.jsonl").read_text().splitlines()[0])["step"] == 1
 
 
+@pytest.mark.usefixtures("_signals_heard")
 def test_a_signal_during_the_last_save_is_heard(memory, monkeypatch):
     save = RunFolder.save
 
