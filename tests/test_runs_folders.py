@@ -169,11 +169,14 @@ def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
 @pytest.mark.usefixtures("_signals_heard")
 def test_a_hang_up_saves_first(tmp_path):
     process = sdebnn("train", "--data", "moons", "--epochs", "100000", "--out", tmp_path / "run")
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=120)
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 128 + signal.SIGHUP
     runs.open_run(tmp_path / "run")
 
