@@ -1,11 +1,10 @@
 """How examples are divided into batches."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from line_fits import KEY, STILL
 from small_models import linear_data
 
 from sdebnn import (
@@ -13,15 +12,9 @@ from sdebnn import (
     Deterministic,
     Gaussian,
     Objective,
-    Optimizer,
     elbo,
     fit,
 )
-
-KEY = jax.random.key(0)
-
-
-STILL = Optimizer(rule=optax.sgd(0.0))  # the parameters do not move
 
 
 def test_examples_that_do_not_fill_a_batch_change_from_epoch_to_epoch():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from line_fits import HOW, KEY, LINE, SGD, STILL, X, Y, weights
 from small_models import Belief, Push
 
 from sdebnn import (
@@ -26,33 +27,6 @@ from sdebnn.integrate import Solution
 from sdebnn.nn import AbstractModel
 from sdebnn.processes import LinearDrift
 from sdebnn.train.loop import KL_WARMUP_START
-
-KEY = jax.random.key(0)
-
-
-X = jax.random.normal(KEY, (24, 2))
-
-
-Y = X @ jnp.array([[1.0], [-2.0]]) + 0.5
-
-
-LINE = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
-
-
-ONE_DRAW = Objective(draws=1)
-
-
-HOW = {"key": KEY, "objective": ONE_DRAW, "progress": False}
-
-
-SGD = optax.sgd(1e-2)
-
-
-STILL = Optimizer(rule=optax.sgd(0.0))  # the parameters do not move
-
-
-def weights(fitted):
-    return np.asarray(fitted.model.module.weight)
 
 
 def test_accumulated_parts_add_up_to_the_whole_batch():

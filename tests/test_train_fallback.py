@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from line_fits import HOW, KEY, LINE, SGD, X, Y, weights
 
 from sdebnn import (
     Batches,
     Checkpoints,
-    Deterministic,
     Gaussian,
-    Objective,
     Optimizer,
     elbo,
     fit,
@@ -22,30 +21,6 @@ from sdebnn import (
 from sdebnn.integrate import Solution
 from sdebnn.nn import AbstractModel
 from sdebnn.train import RunFolder, saved_answer, saved_steps
-
-KEY = jax.random.key(0)
-
-
-X = jax.random.normal(KEY, (24, 2))
-
-
-Y = X @ jnp.array([[1.0], [-2.0]]) + 0.5
-
-
-LINE = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
-
-
-ONE_DRAW = Objective(draws=1)
-
-
-HOW = {"key": KEY, "objective": ONE_DRAW, "progress": False}
-
-
-SGD = optax.sgd(1e-2)
-
-
-def weights(fitted):
-    return np.asarray(fitted.model.module.weight)
 
 
 class Trap(AbstractModel):

@@ -3,40 +3,23 @@
 import json
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import optax
 import pytest
+from line_fits import KEY, LINE, STILL, X, Y
 from small_models import Push
 
 from sdebnn import (
     OU,
     Checkpoints,
-    Deterministic,
     FixedGrid,
     Gaussian,
     Normal,
     Objective,
-    Optimizer,
     bayesianize,
     fit,
 )
 from sdebnn.processes import LinearDrift, NoDrift
 from sdebnn.train import estimator_noise
-
-KEY = jax.random.key(0)
-
-
-X = jax.random.normal(KEY, (24, 2))
-
-
-Y = X @ jnp.array([[1.0], [-2.0]]) + 0.5
-
-
-LINE = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
-
-
-STILL = Optimizer(rule=optax.sgd(0.0))  # the parameters do not move
 
 
 def test_the_monitor_finds_stl_paying_at_the_exact_posterior_and_not_far_from_it():

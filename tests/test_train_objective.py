@@ -5,8 +5,8 @@ import exact
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from line_fits import KEY, STILL
 from small_models import Push, linear_data
 
 from sdebnn import (
@@ -27,11 +27,6 @@ from sdebnn.data import toy
 from sdebnn.integrate import Solution
 from sdebnn.nn import AbstractModel
 from sdebnn.processes import LinearDrift
-
-KEY = jax.random.key(0)
-
-
-STILL = Optimizer(rule=optax.sgd(0.0))  # the parameters do not move
 
 
 def test_fitting_a_deterministic_line_and_its_noise_is_least_squares():

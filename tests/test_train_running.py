@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from line_fits import KEY
 from small_models import Sums, linear_data
 
 from sdebnn import (
@@ -21,8 +22,6 @@ from sdebnn import (
     Optimizer,
     fit,
 )
-
-KEY = jax.random.key(0)
 
 
 def test_fits_with_the_same_key_are_identical():

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from line_fits import KEY
 from small_models import Sums, linear_data
 
 from sdebnn import (
@@ -17,8 +18,6 @@ from sdebnn import (
 )
 from sdebnn.train import loop, stacks
 from sdebnn.train.stacks import Stacks, by_row, by_stacks, stacked, unstacked
-
-KEY = jax.random.key(0)
 
 
 def several():

@@ -3,11 +3,10 @@
 import json
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from line_fits import HOW, KEY, LINE, ONE_DRAW, SGD, X, Y, weights
 from small_models import Belief
 
 from sdebnn import (
@@ -16,35 +15,10 @@ from sdebnn import (
     Checkpoints,
     Deterministic,
     Gaussian,
-    Objective,
     Optimizer,
     Validation,
     fit,
 )
-
-KEY = jax.random.key(0)
-
-
-X = jax.random.normal(KEY, (24, 2))
-
-
-Y = X @ jnp.array([[1.0], [-2.0]]) + 0.5
-
-
-LINE = Deterministic(eqx.nn.Linear(2, 1, key=KEY))
-
-
-ONE_DRAW = Objective(draws=1)
-
-
-HOW = {"key": KEY, "objective": ONE_DRAW, "progress": False}
-
-
-SGD = optax.sgd(1e-2)
-
-
-def weights(fitted):
-    return np.asarray(fitted.model.module.weight)
 
 
 def test_early_stopping_returns_the_best_parameters_that_it_saw():

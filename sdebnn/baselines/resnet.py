@@ -13,7 +13,7 @@ from sdebnn.convolutions import TimeConvLayer
 from sdebnn.fields import AbstractLayer
 from sdebnn.host_arrays import filled, host_stack
 
-LeadingImages = Float[Array, "*lead height width channel"]
+ImageArray = Float[Array, "*lead height width channel"]
 
 
 class Residual(eqx.Module):
@@ -29,7 +29,7 @@ class Residual(eqx.Module):
         # Each block starts as the identity. Otherwise thirty random layers without batch norm would hide the image.
         self.second = eqx.tree_at(lambda layer: layer.kernel, last, filled(last.kernel.shape))
 
-    def __call__(self, h: LeadingImages, activation: Callable[[Array], Array]) -> Float[Array, "..."]:
+    def __call__(self, h: ImageArray, activation: Callable[[Array], Array]) -> Float[Array, "..."]:
         change = self.second(0.0, activation(self.first(0.0, activation(h))))
         if self.first.move == "down":
             h = h[..., ::2, ::2, :]
@@ -91,7 +91,7 @@ class ResNet(AbstractLayer):
         """True."""
         return True
 
-    def features(self, x: LeadingImages) -> Float[Array, "*lead feature"]:
+    def features(self, x: ImageArray) -> Float[Array, "*lead feature"]:
         """The inputs of the head: the mean of each channel over the pixels."""
         h = self.stem(0.0, x)
         for first, others in zip(self.heads, self.tails, strict=True):
@@ -104,7 +104,7 @@ class ResNet(AbstractLayer):
             h, _ = lax.scan(step, h, arrays)
         return self.activation(h).mean((-3, -2))
 
-    def __call__(self, x: LeadingImages) -> Float[Array, "*lead outcome"]:
+    def __call__(self, x: ImageArray) -> Float[Array, "*lead outcome"]:
         features = self.features(x)
         if self.head is None:
             return features
