@@ -51,7 +51,9 @@ def gradient_costs(counts: tuple[int, ...]) -> list[dict[str, Any]]:
     rows, exact = [], {}
     for steps in counts:
         for gradient in GRADIENTS:
-            model = sdebnn.SDEBNN.mlp(1, 1, widths=(32,), solver=solver_of(gradient, steps), key=jax.random.key(0))
+            model = sdebnn.SDEBNN.paper_mlp(
+                1, 1, widths=(32,), solver=solver_of(gradient, steps), key=jax.random.key(0)
+            )
             last = lambda m: m.layers[1].drift.layers[-1].weight  # noqa: E731
             model = eqx.tree_at(last, model, 0.05 * jax.random.normal(key, last(model).shape))
             parameters, rest = eqx.partition(model, eqx.is_inexact_array)
@@ -101,7 +103,7 @@ def _relative(value: np.ndarray, reference: np.ndarray) -> float:
 def trained(epochs: int, roughness_weight: float = 0.0, **shape: Any) -> sdebnn.Fit:
     keys = jax.random.split(jax.random.key(0), 3)
     x, y = toy.wave(200, key=keys[0])
-    model = sdebnn.SDEBNN.mlp(1, 1, key=keys[1], **shape)
+    model = sdebnn.SDEBNN.paper_mlp(1, 1, key=keys[1], **shape)
     return sdebnn.fit(
         model,
         sdebnn.Gaussian(toy.WAVE_NOISE),

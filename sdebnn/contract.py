@@ -117,6 +117,13 @@ class AbstractModel(eqx.Module):
     def check_trainable(self, likelihood: AbstractLikelihood, *, has_validation: bool) -> None:
         """Raise a ValueError, before the gradient steps, for what ``after_training`` could not use."""
 
+    def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "AbstractModel":
+        """The model from which training on these data starts: a guide, for example, is placed at some of the inputs.
+
+        It must return a model with arrays of the same shapes, and leave a model that was trained before as it is.
+        """
+        return self
+
     def after_training(
         self,
         likelihood: AbstractLikelihood,

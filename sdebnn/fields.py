@@ -7,11 +7,12 @@ the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -62,6 +63,20 @@ class AbstractLayer(eqx.Module):
         None takes ``fan_in_scale``.
         """
         return None
+
+    @property
+    def linear(self) -> Callable[[Any], Any] | None:
+        """Picks the arrays in which the outputs of a solve are linear, if the other arrays are given; None without any.
+
+        A ``Guide`` conditions these at depth 0.
+        """
+        return None
+
+    def suited_to(
+        self, h: Float[np.ndarray, "example state"], outputs: Float[np.ndarray, "example output"]
+    ) -> "AbstractLayer":
+        """The same layer with constants that suit inputs and outputs like these; ``fit`` calls it before training."""
+        return self
 
     def all_euler_steps(self, h: Float[Array, "example *state"]) -> FasterSteps | None:
         """A faster way to take all Euler steps from h, with arrays that have the steps as first axis; None without one.
@@ -126,6 +141,15 @@ def _linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> e
     weight = 1 / math.sqrt(in_size) * (gain * normals(weight_key, (out_size, in_size)))
     layer = eqx.filter_eval_shape(eqx.nn.Linear, in_size, out_size, key=unused)
     return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (jnp.asarray(weight), filled(out_size)))
+
+
+class Last(eqx.Module):
+    """The last entries of a vector."""
+
+    count: int = eqx.field(static=True)
+
+    def __call__(self, h: Float[Array, " state"]) -> Float[Array, " last"]:
+        return h[-self.count :]
 
 
 class Readout(AbstractLayer):

@@ -152,7 +152,7 @@ def table(data: DataSet, infer_w0: bool) -> Preset:
 
     def net(key: PRNGKeyArray) -> SDEBNN:
         initial = Normal if infer_w0 else Point
-        return SDEBNN.mlp(size, outputs, widths=(32,), initial=initial, encoder=into, decoder=out, key=key)
+        return SDEBNN.paper_mlp(size, outputs, widths=(32,), initial=initial, encoder=into, decoder=out, key=key)
 
     batch = min(256, len(x))
     epochs = max(10, 20_000 * batch // (4 * len(data.train.x)))

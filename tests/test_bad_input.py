@@ -87,7 +87,7 @@ def paper(**how):
     return paper_net((8, 8, 1), 4, width=4, key=KEY, **how)
 
 
-MLP = SDEBNN.mlp(1, 1, key=KEY)
+MLP = SDEBNN.paper_mlp(1, 1, key=KEY)
 BATCH = jnp.ones((3, 1))
 FIELD = TimeMLP(2, (3,), key=KEY)
 OUTPUTS = jnp.zeros((4, 3))
@@ -105,7 +105,7 @@ PLAIN_LINEAR = eqx.nn.Linear(1, 1, key=KEY)
 WIDE_LINEAR = eqx.nn.Linear(2, 1, key=KEY)
 NAN_FIELD = jax.tree.map(lambda leaf: leaf * jnp.nan if eqx.is_array(leaf) else leaf, FIELD)
 DRIFT, POINT = LinearDrift(2), sdebnn.Point(jnp.ones(2))
-FOUR, THREE = SDEBNN.mlp(1, 4, key=KEY), SDEBNN.mlp(1, 2, key=KEY)
+FOUR, THREE = SDEBNN.paper_mlp(1, 4, key=KEY), SDEBNN.paper_mlp(1, 2, key=KEY)
 LOGITS = jnp.ones((2, 4, 3))
 PROBS = LOGITS / 3
 ONE_HOT = jnp.zeros((4, 3), int)
@@ -142,9 +142,9 @@ CASES = {
     "rate of another size": (lambda: bayesianize(FIELD, prior=OU(rate=RATES), key=KEY), "prior's drift", "(20,)"),
     "prior a number": (lambda: bayesianize(FIELD, prior=0.2, key=KEY), "prior=0.2 is not a prior", "OU(sigma=0.2)"),
     "prior a class": (lambda: bayesianize(FIELD, prior=OU, key=KEY), "prior is the class OU", "OU(sigma=0.1)"),
-    "prior a law": (lambda: SDEBNN.mlp(1, 1, prior=POINT, key=KEY), "prior=Point(", "OU(sigma=0.1)"),
+    "prior a law": (lambda: SDEBNN.paper_mlp(1, 1, prior=POINT, key=KEY), "prior=Point(", "OU(sigma=0.1)"),
     "solver a number": (lambda: bayesianize(FIELD, solver=20, key=KEY), "solver=20 is not a solver", "FixedGrid(20,"),
-    "solver a word": (lambda: SDEBNN.mlp(1, 1, solver="euler", key=KEY), "'euler' is not a solver", "Adaptive()"),
+    "solver a word": (lambda: SDEBNN.paper_mlp(1, 1, solver="euler", key=KEY), "'euler' is not a solver", "Adaptive()"),
     "solver a class": (lambda: bayesianize(FIELD, solver=FixedGrid, key=KEY), "class FixedGrid", "FixedGrid(20,"),
     "solver of diffrax": (lambda: bayesianize(FIELD, solver=diffrax.Euler(), key=KEY), "Euler() is not", "Adaptive("),
     "solver of an ode a word": (lambda: sdebnn.nn.ODEBlock(FIELD, solver="euler"), "solver='euler'", "FixedGrid(20)"),
@@ -216,7 +216,7 @@ CASES = {
     "drift widths": (lambda: DriftNet(2, (-1,), key=KEY), "widths[0]=-1", "at least 1"),
     "knots": (lambda: LinearDrift(2, knots=1), "knots=1", "at least 2"),
     "std": (lambda: Normal(jnp.ones(2), std=0.0), "std=0.0", "greater than zero"),
-    "augment": (lambda: SDEBNN.mlp(1, 1, augment=-1, key=KEY), "augment=-1", "at least 0"),
+    "augment": (lambda: SDEBNN.paper_mlp(1, 1, augment=-1, key=KEY), "augment=-1", "at least 0"),
     "no layers": (lambda: SDEBNN(()), "layers=()", "bayesianize"),
     "scale": (lambda: Gaussian(0.0), "scale=0.0", "greater than zero"),
     "scale learned and read": (lambda: Gaussian(None, learn=True), "learn=True", "outputs give the scale"),
@@ -257,7 +257,7 @@ CASES = {
         "kl='analytic'",
     ),
     "stl of adaptive steps": (
-        lambda: SDEBNN.mlp(1, 1, solver=Adaptive(), kl="stl", key=KEY),
+        lambda: SDEBNN.paper_mlp(1, 1, solver=Adaptive(), kl="stl", key=KEY),
         "kl='stl'",
         "FixedGrid",
     ),
@@ -291,7 +291,9 @@ CASES = {
         "leave it at 0",
     ),
     "roughness of adaptive steps": (
-        lambda: fit(model=SDEBNN.mlp(1, 1, solver=Adaptive(), key=KEY), objective=Objective(roughness_weight=0.1)),
+        lambda: fit(
+            model=SDEBNN.paper_mlp(1, 1, solver=Adaptive(), key=KEY), objective=Objective(roughness_weight=0.1)
+        ),
         "adaptive steps have no roughness",
         "FixedGrid",
     ),
@@ -312,7 +314,7 @@ CASES = {
     ),
     "key legacy": (lambda: MLP(BATCH, key=LEGACY), "uint32", "wrap_key_data"),
     "key legacy in fit": (lambda: fit(key=LEGACY), "uint32", "jax.random.key(0)"),
-    "key legacy in construction": (lambda: SDEBNN.mlp(1, 1, key=LEGACY), "uint32", "jax.random.key(0)"),
+    "key legacy in construction": (lambda: SDEBNN.paper_mlp(1, 1, key=LEGACY), "uint32", "jax.random.key(0)"),
     "keys": (lambda: MLP(BATCH, key=KEYS), "(2,)", "keys[0]"),
     "x of other features": (lambda: MLP(LONG, key=KEY), "(5,)", "(examples, 1)"),
     "x flat": (lambda: MLP(BATCH[:, 0], key=KEY), "(3,)", "x[:, None]"),

@@ -47,7 +47,7 @@ def block_line(model, x=X):
 
 
 def mlp(**options):
-    return SDEBNN.mlp(1, 1, **options, key=KEY)
+    return SDEBNN.paper_mlp(1, 1, **options, key=KEY)
 
 
 def test_the_text_of_a_net_has_a_line_for_each_layer_and_a_total():
@@ -131,7 +131,7 @@ def test_on_a_cpu_no_kernel_is_asked_for(monkeypatch):
 
 
 RANDOM = {
-    "ensemble": (lambda: Ensemble([SDEBNN.mlp(1, 1, key=k) for k in jax.random.split(KEY, 3)]), 131),
+    "ensemble": (lambda: Ensemble([SDEBNN.paper_mlp(1, 1, key=k) for k in jax.random.split(KEY, 3)]), 131),
     "mean field": (lambda: MeanField(MLP), 25),
     "mean field of an ODE": (lambda: MeanField(mlp(block=lambda field, _: ODEBlock(field))), 135),
     "HMC": (lambda: HMC(MLP), 25),

@@ -170,7 +170,7 @@ class RandomLine(AbstractModel):
 
 def small(**parts):
     """A net of one random block and a read-out, with some of its parts replaced."""
-    return SDEBNN.mlp(1, 1, widths=(4,), **{"drift": (3,), "solver": FixedGrid(4), **parts}, key=KEY)
+    return SDEBNN.paper_mlp(1, 1, widths=(4,), **{"drift": (3,), "solver": FixedGrid(4), **parts}, key=KEY)
 
 
 def shifted():

@@ -16,7 +16,7 @@ from sdebnn.train import grouped_adam
 
 
 def net(seed=0, **how):
-    return SDEBNN.mlp(1, 1, widths=(4,), drift=(2,), key=jax.random.key(seed), **how)
+    return SDEBNN.paper_mlp(1, 1, widths=(4,), drift=(2,), key=jax.random.key(seed), **how)
 
 
 def _square(x):
@@ -41,7 +41,7 @@ PAIRS = {  # what is another training, and where that is seen
     "kl": (net(), net(kl="stl"), ".kl"),
     "w_0": (net(initial=Normal), net(initial=Point), "initial"),
     "prior of w_0": (net(), net(initial=functools.partial(Normal, prior_std=2.0)), "initial.prior_std"),
-    "width": (net(), SDEBNN.mlp(1, 1, widths=(5,), drift=(2,), key=jax.random.key(0)), ""),
+    "width": (net(), SDEBNN.paper_mlp(1, 1, widths=(5,), drift=(2,), key=jax.random.key(0)), ""),
     "likelihood": (Gaussian(0.1), Laplace(0.1), ""),
     "scale": (Gaussian(0.1), Gaussian(0.2), "log_scale"),
     "df": (StudentT(3.0), StudentT(4.0), "df"),

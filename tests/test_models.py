@@ -49,7 +49,7 @@ def leaves(tree):
 
 @pytest.fixture(scope="module")
 def model():
-    return SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), initial=Normal, key=KEY)
+    return SDEBNN.paper_mlp(2, 1, widths=(8,), drift=(4,), initial=Normal, key=KEY)
 
 
 def test_a_key_names_one_function(model):
@@ -135,7 +135,7 @@ def test_the_hidden_units_see_the_weights_of_the_left_end():
 
 def test_the_net_for_vectors_starts_from_standard_normal_weights_whatever_its_gain():
     for gain in (0.5, 3.0):
-        block = SDEBNN.mlp(20, 1, widths=(50,), gain=gain, key=KEY).layers[1]
+        block = SDEBNN.paper_mlp(20, 1, widths=(50,), gain=gain, key=KEY).layers[1]
         w = np.concatenate(
             [np.ravel(leaf) for leaf in jax.tree.leaves(block.weights.unravel(block.initial.mean)) if leaf.ndim > 1]
         )
@@ -152,7 +152,7 @@ def test_a_model_names_the_same_function_one_draw_at_a_time_or_many(model):
 
 
 def test_the_prior_of_a_model_forgets_what_was_learned_and_costs_nothing():
-    model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), prior=OU(rate=0.5, sigma=0.4), kl="full", key=KEY)
+    model = SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), prior=OU(rate=0.5, sigma=0.4), kl="full", key=KEY)
     trained = jax.tree.map(lambda leaf: leaf + 0.3 if eqx.is_inexact_array(leaf) else leaf, model)
     prior = prior_of(trained)
     assert trained(jnp.ones((1, 2)), key=KEY)[1] != 0
@@ -173,7 +173,7 @@ def test_a_deterministic_model_ignores_the_key():
 
 def test_nothing_is_drawn_twice_from_one_key():
     with jax.debug_key_reuse(True):
-        model = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=jax.random.key(4))
+        model = SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), key=jax.random.key(4))
         model(jnp.ones((3, 2)), key=jax.random.key(5))
 
 
@@ -192,7 +192,7 @@ def blocks_of(field):
 def test_half_precision_inputs_are_computed_with_as_float32(dtype):
     """0 and 1 and -2 are exact in all of them: so are the outputs those of float32."""
     x = jnp.array([[0.0, 1.0], [1.0, -2.0]]).astype(dtype)
-    nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
+    nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
     for net in nets:
         outputs, kl = net(x, key=KEY)
         assert outputs.dtype == kl.dtype == jnp.float32
@@ -202,7 +202,7 @@ def test_half_precision_inputs_are_computed_with_as_float32(dtype):
 def test_float32_inputs_of_a_float64_net_are_computed_with_as_float64():
     with jax.enable_x64(True):
         x = jnp.array([[0.0, 1.0], [1.0, -2.0]])
-        nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
+        nets = [*blocks_of(TimeMLP(2, (3,), key=KEY)), SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), key=KEY)]
         for net in nets:
             outputs, _ = net(x.astype(jnp.float32), key=KEY)
             assert outputs.dtype == jnp.float64

@@ -28,7 +28,7 @@ def test_the_kl_of_mean_field_weights_equals_its_integral():
 
 
 def test_mean_field_takes_any_model_and_adds_to_its_kl():
-    inner = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, solver=GRID, key=KEY)
+    inner = SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, solver=GRID, key=KEY)
     outer = MeanField(inner, lambda w: Normal(w, 1e-6))
     inner_key = jax.random.fold_in(KEY, 0)
     outputs, kl = called(inner, jnp.ones((2, 2)), inner_key)

@@ -190,7 +190,7 @@ def data_of(shape, classes):
 @pytest.mark.parametrize("make", [
     lambda: preset("paper", data_of((32, 32, 3), 10)).net(KEY),
     lambda: preset("ours", data_of((32, 32, 3), 10), infer_w0=True).net(KEY),
-    lambda: SDEBNN.mlp(5, 1, key=KEY),
+    lambda: SDEBNN.paper_mlp(5, 1, key=KEY),
     lambda: ResNet(3, 10, key=KEY),
 ], ids=["paper", "ours", "mlp", "resnet"])  # fmt: skip
 def test_a_net_is_made_by_few_programs(make):

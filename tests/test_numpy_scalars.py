@@ -66,7 +66,7 @@ MADE = {
     "HMC": lambda n: HMC(MLP, prior_std=n(2.0), std=n(0.5)),
     "GP": lambda n: GP(jnp.ones((3, 1)), jnp.ones((3, 1)), length=n(2.0), amplitude=n(0.5), noise=n(0.25)),
     "PartlyRandom": lambda n: PartlyRandom(BLOCK, n(0.5)),
-    "SDEBNN.mlp": lambda n: SDEBNN.mlp(1, 1, widths=(2,), gain=n(2.0), prior=OU(sigma=n(0.5)), key=KEY),
+    "SDEBNN.mlp": lambda n: SDEBNN.paper_mlp(1, 1, widths=(2,), gain=n(2.0), prior=OU(sigma=n(0.5)), key=KEY),
     "paper_net": lambda n: paper_net((4, 4, 1), 2, mean=(n(0.5),), std=(n(0.25),), **NET),
     "our_net": lambda n: our_net((4, 4, 1), 2, channels=(2,), gain=n(2.0), mean=(n(0.5),), drift=(1,), key=KEY),
 }
@@ -106,7 +106,7 @@ def test_a_net_with_a_numpy_sigma_is_trained_as_with_a_number():
     x = np.linspace(-1, 1, 4)[:, None]
     ends = []
     for sigma, df in ((0.25, 3.0), (np.float64(0.25), np.float64(3.0))):
-        net = SDEBNN.mlp(1, 1, widths=(2,), drift=(2,), prior=OU(sigma=sigma), solver=FixedGrid(2), key=KEY)
+        net = SDEBNN.paper_mlp(1, 1, widths=(2,), drift=(2,), prior=OU(sigma=sigma), solver=FixedGrid(2), key=KEY)
         fitted = sdebnn.fit(
             net, StudentT(df, 0.5), x, x, epochs=2, objective=Objective(draws=1), key=KEY, progress=False
         )

@@ -180,7 +180,7 @@ def test_9_what_w0_holds_is_charged_for_once_it_is_inferred_and_the_kl_stands_be
     assert inferred.kl() == pytest.approx(3 * exact.normal_kl(2.0, 0.1, 0.0, 1.0), rel=1e-4)
     x = jnp.ones((4, 1))
     for initial in (Point, Normal):
-        model = SDEBNN.mlp(1, 1, widths=(2,), drift=(2,), initial=initial, key=KEY)
+        model = SDEBNN.paper_mlp(1, 1, widths=(2,), drift=(2,), initial=initial, key=KEY)
         scores = evaluate(model, Gaussian(1.0), x, x, draws=2, key=KEY)
         assert scores["kl"] == pytest.approx(float(model.layers[1].initial.kl()), rel=1e-5)
 

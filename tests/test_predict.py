@@ -32,7 +32,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def model():
-    return SDEBNN.mlp(2, 3, widths=(8,), drift=(4,), initial=Normal, key=KEY)
+    return SDEBNN.paper_mlp(2, 3, widths=(8,), drift=(4,), initial=Normal, key=KEY)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_single_network_covers_as_its_own_noise_does():
 
 
 def test_the_kl_of_an_evaluation_is_the_mean_over_draws(x):
-    noisy = SDEBNN.mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, kl="full", key=KEY)
+    noisy = SDEBNN.paper_mlp(2, 1, widths=(3,), drift=(2,), initial=Normal, kl="full", key=KEY)
     scores = evaluate(noisy, Gaussian(1.0), x, x[:, :1], draws=5, key=KEY)
     keys = draw_keys(jax.random.split(KEY)[0], 5)
     kls = [float(noisy.layers[1].draw(key=jax.random.fold_in(key, 1)).kl) for key in keys]
@@ -125,7 +125,7 @@ def test_other_steps_are_solved_with_a_word_about_training_and_counted(model, x)
 
 
 def test_a_model_trained_with_stl_can_be_solved_to_a_tolerance(x):
-    model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), kl="stl", key=KEY)
+    model = SDEBNN.paper_mlp(2, 1, widths=(4,), drift=(2,), kl="stl", key=KEY)
     with pytest.warns(UserWarning, match="rtol=0.01"):
         scores = evaluate(model, Gaussian(1.0), x, x[:, :1], draws=2, rtol=1e-2, key=KEY)
     assert np.isfinite(scores["nll"])
@@ -135,7 +135,7 @@ def test_a_model_trained_with_stl_can_be_solved_to_a_tolerance(x):
 
 @pytest.mark.slow
 def test_a_model_of_adaptive_steps_has_the_same_dial(x):
-    model = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2), key=KEY)
+    model = SDEBNN.paper_mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2), key=KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it was not trained on a grid: nothing to say
         coarse, fine = (predict(model, x[:5], draws=2, rtol=rtol, key=KEY) for rtol in (1e-2, 1e-4))
@@ -146,7 +146,7 @@ def test_a_model_of_adaptive_steps_has_the_same_dial(x):
 
 def test_the_dial_keeps_the_ratio_of_the_tolerances():
     """A tenth of rtol is a tenth of atol too, also where atol was chosen far below it."""
-    finer = refined(SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2, 1e-5), key=KEY), rtol=1e-3)
+    finer = refined(SDEBNN.paper_mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-2, 1e-5), key=KEY), rtol=1e-3)
     assert finer.layers[1].solver.atol == pytest.approx(1e-6)
 
 
@@ -208,6 +208,6 @@ def test_draws_that_blow_up_are_refused_with_what_to_change():
 
 
 def test_steps_exhausted_are_refused_with_what_to_change(x):
-    short = SDEBNN.mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-3, max_steps=3), key=KEY)
+    short = SDEBNN.paper_mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-3, max_steps=3), key=KEY)
     with pytest.raises(ValueError, match=r"2 of 2 draws did not reach depth 1.*raise max_steps"):
         predict(short, x, draws=2, key=KEY)

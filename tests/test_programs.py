@@ -60,7 +60,7 @@ def ask(queue, call):
         queue.put("done")
 
 
-model = sdebnn.SDEBNN.mlp(2, 1, widths=(2,), drift=(1,), solver=sdebnn.FixedGrid(2), key=KEY)
+model = sdebnn.SDEBNN.paper_mlp(2, 1, widths=(2,), drift=(1,), solver=sdebnn.FixedGrid(2), key=KEY)
 table = sdebnn.SDEBNNRegressor(members=1, max_iter=1, width=2, steps=2, draws=2).fit(X, X[:, 0])
 inputs = jnp.asarray(X, jnp.float32)
 for call in (lambda: table.predict(X), lambda: table.fit(X, X[:, 0]), lambda: sdebnn.predict(model, inputs, key=KEY)):

@@ -14,7 +14,7 @@ import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
+    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields", "waves",
     "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
     "baselines", "nets", "describe", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts",
     "plots", "verify", "cli",

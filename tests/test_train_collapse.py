@@ -19,7 +19,7 @@ LINE = eqx.nn.Linear(1, 1, key=KEY)
 
 
 def net(**how):
-    return SDEBNN.mlp(1, 1, widths=(4,), drift=(2,), solver=FixedGrid(4), key=KEY, **how)
+    return SDEBNN.paper_mlp(1, 1, widths=(4,), drift=(2,), solver=FixedGrid(4), key=KEY, **how)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_the_kl_weight_is_printed(capsys):
 @pytest.mark.slow
 def test_the_roughness_weight_makes_the_dynamics_smoother():
     x, y = toy.wave(40, key=KEY)
-    model, ends = SDEBNN.mlp(1, 1, widths=(8,), drift=(4,), solver=FixedGrid(10), key=KEY), []
+    model, ends = SDEBNN.paper_mlp(1, 1, widths=(8,), drift=(4,), solver=FixedGrid(10), key=KEY), []
     for weight in (0.0, 100.0):
         fitted = fit(
             model, Gaussian(0.1), x, y, key=KEY, epochs=100,

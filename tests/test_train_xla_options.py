@@ -58,6 +58,13 @@ def test_the_training_program_is_compiled_with_our_options(monkeypatch):
     loop.program.cache_clear()
     try:
         with pytest.raises(jax.errors.JaxRuntimeError, match="xla_of_another_time"):
-            fit(SDEBNN.mlp(1, 1, key=KEY), Gaussian(0.1), jnp.zeros((4, 1)), jnp.zeros((4, 1)), key=KEY, progress=False)
+            fit(
+                SDEBNN.paper_mlp(1, 1, key=KEY),
+                Gaussian(0.1),
+                jnp.zeros((4, 1)),
+                jnp.zeros((4, 1)),
+                key=KEY,
+                progress=False,
+            )
     finally:
         loop.program.cache_clear()

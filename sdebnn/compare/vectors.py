@@ -83,7 +83,7 @@ class _VectorNets:
 
     def depth(self, block: Callable[[TimeMLP, PRNGKeyArray], AbstractModel], key: PRNGKeyArray) -> SDEBNN:
         """The net of ``SDEBNN.mlp`` with another kind of block."""
-        return SDEBNN.mlp(self.size, self.outputs, block=block, key=key)
+        return SDEBNN.paper_mlp(self.size, self.outputs, block=block, key=key)
 
     def ensemble(self, key: PRNGKeyArray) -> Ensemble:
         return Ensemble([self.mlp(k) for k in jax.random.split(key, MEMBERS)])

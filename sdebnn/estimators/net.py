@@ -62,7 +62,7 @@ class NetSizes(NamedTuple):
         """An SDE-BNN before training."""
         encoder_key, key = jax.random.split(key)
         encoder = Encoder(self.features, self.bins, key=encoder_key)
-        return SDEBNN.mlp(
+        return SDEBNN.paper_mlp(
             encoder.state, self.outputs, widths=(self.width,), augment=0, prior=OU(sigma=self.sigma),
             drift=DRIFT_WIDTHS, initial=Point, solver=FixedGrid(self.steps, gradient="backprop", unroll=1),
             encoder=encoder, key=key,

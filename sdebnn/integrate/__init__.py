@@ -3,6 +3,7 @@
 from sdebnn.integrate.adaptive import Adaptive
 from sdebnn.integrate.brownian import Brownian, BrownianPath, Noise, noise_on_grid
 from sdebnn.integrate.grid import FixedGrid
+from sdebnn.integrate.guide import Guide
 from sdebnn.integrate.methods import (
     METHODS,
     AbstractMethod,
@@ -25,6 +26,7 @@ __all__ = [
     "BrownianPath",
     "Dynamics",
     "FixedGrid",
+    "Guide",
     "Hidden",
     "KLEstimator",
     "MethodName",

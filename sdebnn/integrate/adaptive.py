@@ -18,7 +18,19 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_positive, plain_number
 from sdebnn.integrate.brownian import Brownian, BrownianPath, check_base
-from sdebnn.integrate.paths import Dynamics, Hidden, Process, Solution, WeightPath, energy, start_nats, start_of
+from sdebnn.integrate.paths import (
+    Dynamics,
+    Hidden,
+    Process,
+    Solution,
+    WeightPath,
+    correction,
+    energy,
+    seen_in,
+    slope_of_seen,
+    start_of,
+    with_seen,
+)
 from sdebnn.integrate.solver import AbstractSolver
 from sdebnn.integrate.stability import check_contraction
 from sdebnn.integrate.terms import NoiseOnWeights, adaptive_solver, check_adjoint, evaluations_a_step, is_reversible
@@ -125,7 +137,8 @@ class Adaptive(AbstractSolver):
         (_, h, nats), solution, kl = self._run(dynamics, h0, key, saveat)
         finished = solution.result == diffrax.RESULTS.successful
         evaluations = solution.stats["num_steps"] * evaluations_a_step(self.solver)
-        outputs, kl = (jnp.where(finished, x, jnp.nan) for x in (h if every else h[-1], kl + nats[-1]))
+        batch = h[:, -h0.shape[0] :]
+        outputs, kl = (jnp.where(finished, x, jnp.nan) for x in (batch if every else batch[-1], kl + nats[-1]))
         return Solution(outputs, kl, evaluations, finished)
 
     def _run(
@@ -135,9 +148,9 @@ class Adaptive(AbstractSolver):
     ]:
         self.check_kl(process.kl)
         self.check_process(process)
-        w0, path_key = start_of(process, key)
+        w0, seen, start_nats, path_key = start_of(process, key)
         path = BrownianPath(Brownian(self.base, w0.shape[0], w0.dtype, path_key))
-        state = (w0, h0, jnp.zeros((), w0.dtype))
+        state = (w0, seen if h0 is None else with_seen(seen, h0), jnp.zeros((), w0.dtype))
         controller = diffrax.PIDController(
             self.rtol, self.atol, pcoeff=0.1, icoeff=0.3, dtmax=self.max_step, norm=_worst_part
         )
@@ -157,16 +170,13 @@ class Adaptive(AbstractSolver):
         )
         ys = solution.ys
         assert ys is not None
-        return ys, solution, start_nats(process.initial, w0, process.kl)
+        return ys, solution, start_nats
 
 
 def _slopes(t: Depth, state: SolveState, process: Process) -> SolveState:
     w, h, _ = state
-    correction, dh = process.drift(t, w), None
-    if h is not None:
-        assert isinstance(process, Dynamics)
-        dh = process.f_h(t, h, process.unravel(w))
-    return process.prior.drift(t, w) + correction, dh, energy(process, correction)
+    known = correction(process, t, w, None if h is None else seen_in(process, h))
+    return process.prior.drift(t, w) + known, slope_of_seen(process, t, w, h), energy(process, known)
 
 
 def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: SolveState) -> diffrax.MultiTerm:

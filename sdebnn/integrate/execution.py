@@ -115,7 +115,7 @@ class Plan(NamedTuple):
 
     def faster_path(self, process: Process, w0: Weights, dB: Float[Array, "step weight"]) -> EulerPath | None:
         """The path of the weights by a recursion of the drift's own, if there is one and it is faster here."""
-        if not (self.is_euler and self.choices.low_rank_drift):
+        if process.guide is not None or not (self.is_euler and self.choices.low_rank_drift):
             return None
         return process.drift.euler_path(process.prior, w0, dB)
 
@@ -146,7 +146,8 @@ class Plan(NamedTuple):
         dB = jax.ShapeDtypeStruct((self.steps, *w0.shape), w0.dtype)
         if jax.eval_shape(lambda *given: self.faster_path(process, *given), w0, dB) is not None:
             return "weights by the recursion of their low-rank drift"
-        return f"weights step by step{self._compiled_together(self.unroll_weights)}"
+        guided = "" if process.guide is None else f" with {process.guide.points.shape[0]} states that the guide sees"
+        return f"weights step by step{self._compiled_together(self.unroll_weights)}{guided}"
 
     def words_for_hidden(
         self,

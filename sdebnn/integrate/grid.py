@@ -18,7 +18,8 @@ from sdebnn.checks import check_choice, check_count
 from sdebnn.devices import platform
 from sdebnn.integrate.brownian import Brownian, Noise, check_base, noise_on_grid
 from sdebnn.integrate.execution import AllEulerSteps, Plan, execution_on
-from sdebnn.integrate.methods import AbstractMethod, MethodName, Stages, VectorField, as_method, method_name
+from sdebnn.integrate.guide import Points
+from sdebnn.integrate.methods import METHODS, AbstractMethod, MethodName, Stages, VectorField, as_method, method_name
 from sdebnn.integrate.paths import (
     Dynamics,
     Hidden,
@@ -26,9 +27,9 @@ from sdebnn.integrate.paths import (
     Process,
     Solution,
     WeightPath,
-    start_nats,
     start_of,
     step_nats,
+    with_seen,
 )
 from sdebnn.integrate.reversible import Grid, JointState, reversible_solve
 from sdebnn.integrate.solver import AbstractSolver
@@ -121,8 +122,13 @@ class FixedGrid(AbstractSolver):
         return self.with_steps(2 * self.steps), 1 / (1 - 2**-self._method.order)
 
     def check_process(self, process: Process) -> None:
-        """Refuse a prior under which the method is unstable."""
+        """Refuse a prior under which the method is unstable, and a guide that the method does not carry."""
         self._method.check_prior(process.prior, self.steps)
+        if process.guide is not None and not self._method.carries_seen:
+            raise ValueError(
+                f"method={method_name(self._method)} does not carry the hidden states that a guide sees: use one of "
+                f"{', '.join(METHODS)}, or guide=None."
+            )
 
     def times(self, dtype: DTypeLike = float) -> Float[Array, " time"]:
         """The grid, from exactly 0 to exactly 1."""
@@ -138,7 +144,7 @@ class FixedGrid(AbstractSolver):
     def weights(self, process: Process, *, key: PRNGKeyArray, until: float = 1.0) -> WeightPath:
         """Draw a path of the weights from the posterior, and estimate its KL; noise and KL end at depth ``until``."""
         self.check_process(process)
-        w0, path_key = start_of(process, key)
+        w0, _, start_nats, path_key = start_of(process, key)
         noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
         t = self.times(w0.dtype)
         random = jnp.arange(self.steps) < round(until * self.steps)
@@ -148,12 +154,12 @@ class FixedGrid(AbstractSolver):
         if distance is not None:
             warn_if_unstable(distance)
 
-        def nats(t: Depth, w: Weights, corrections: tuple[Weights, ...], dB: Weights) -> Array:
-            return step_nats(process, self._method.shares, w, corrections, t, 1 / self.steps, dB)
+        def nats(t: Depth, w: Weights, seen: Points | None, corrections: tuple[Weights, ...], dB: Weights) -> Array:
+            return step_nats(process, self._method.shares, w, seen, corrections, t, 1 / self.steps, dB)
 
-        every = jax.vmap(nats)(t[:-1], stages.weights[0], stages.corrections, noise.dB)
+        every = jax.vmap(nats)(t[:-1], stages.weights[0], stages.seen, stages.corrections, noise.dB)
         kl = jnp.sum(every if until == 1 else jnp.where(random, every, 0))
-        return WeightPath(t, w, stages.weights, kl + start_nats(process.initial, w0, process.kl), distance)
+        return WeightPath(t, w, stages.weights, kl + start_nats, distance)
 
     def drive(
         self, process: Process, w0: Weights, noise: Noise
@@ -267,7 +273,7 @@ class FixedGrid(AbstractSolver):
     ) -> tuple[Carried, Float[Array, ""]]:
         """Weights and hidden units in one loop, with the noise of each step drawn in it. The numbers are the same."""
         method, dt = self._method, 1 / self.steps
-        w0, path_key = start_of(dynamics, key)
+        w0, _, start_nats, path_key = start_of(dynamics, key)
         brownian = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
 
         def step(
@@ -277,7 +283,9 @@ class FixedGrid(AbstractSolver):
             t, i = now
             noise = brownian.step(i, area=method.needs_area)
             w, stages = method.weights_step(dynamics, w, t, dt, noise)
-            nats = step_nats(dynamics, method.shares, stages.weights[0], stages.corrections, t, dt, noise.dB)
+            nats = step_nats(
+                dynamics, method.shares, stages.weights[0], stages.seen, stages.corrections, t, dt, noise.dB
+            )  # fmt: skip
             h = self._advance(dynamics.f_h, h, t, [dynamics.unravel(each) for each in stages.weights])
             return (w, h), nats
 
@@ -289,19 +297,19 @@ class FixedGrid(AbstractSolver):
         (w, end), nats = lax.scan(self._recomputed(step), start, each)
         zero = jnp.zeros((), h0.dtype)
         distance = _larger(method.weights_shadow_distance(w), _larger(method.hidden_shadow_distance(end.state), zero))
-        kl = jnp.sum(nats) + start_nats(dynamics.initial, w0, dynamics.kl)
+        kl = jnp.sum(nats) + start_nats
         return Carried(method.hidden_of(end.state), end.roughness, distance), kl
 
     def _reversible(
         self, dynamics: Dynamics, h0: Hidden, key: PRNGKeyArray, with_roughness: bool
     ) -> tuple[Carried, Float[Array, ""]]:
-        w0, path_key = start_of(dynamics, key)
+        w0, seen, start_nats, path_key = start_of(dynamics, key)
         noise = Brownian(self.steps, w0.shape[0], w0.dtype, path_key)
         if self.base != self.steps:
             noise = self.noise(w0.shape[0], w0.dtype, key=path_key)
-        end = reversible_solve((dynamics, JointState(w0, h0)), Grid(self.steps, with_roughness, noise))
-        kl = end.nats + start_nats(dynamics.initial, w0, dynamics.kl)
-        return Carried(end.y.h, end.roughness, end.shadow_distance), kl
+        joint = JointState(w0, with_seen(seen, h0))
+        end = reversible_solve((dynamics, joint), Grid(self.steps, with_roughness, h0.shape[0], noise))
+        return Carried(end.y.h[-h0.shape[0] :], end.roughness, end.shadow_distance), end.nats + start_nats
 
     @property
     def _method(self) -> AbstractMethod:

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float, PyTree
 
 from sdebnn.checks import check_choice, shown
 from sdebnn.integrate.brownian import Noise
-from sdebnn.integrate.paths import Hidden, Process
+from sdebnn.integrate.guide import Points
+from sdebnn.integrate.paths import Dynamics, Hidden, Process, correction, slope_of_seen
 from sdebnn.integrate.stability import check_contraction, shadow_distance
 from sdebnn.processes import AbstractPrior, Depth, Weights
 
@@ -25,10 +26,11 @@ H = TypeVar("H")
 
 
 class Stages(NamedTuple):
-    """The weights at each stage of a step, and NN_φ there."""
+    """The weights at each stage of a step, NN_φ there, and what a guide sees at the first stage."""
 
     weights: tuple[Weights, ...]
     corrections: tuple[Weights, ...]
+    seen: Points | None = None
 
 
 def _along(y: Array, dt: float, weights: tuple[float, ...], slopes: list[Array]) -> Array:
@@ -60,7 +62,7 @@ class AbstractMethod(eqx.Module, Generic[W, H]):
 
     @abstractmethod
     def weights_start(self, process: Process, w0: Weights) -> W:
-        """The state at w_0."""
+        """The state at w_0; if ``carries_seen``, with the hidden states that a guide sees."""
 
     @abstractmethod
     def weights_step(self, process: Process, state: W, t: Depth, dt: float, noise: Noise) -> tuple[W, Stages]:
@@ -90,6 +92,14 @@ class AbstractMethod(eqx.Module, Generic[W, H]):
         return False
 
     @property
+    def carries_seen(self) -> bool:
+        """Whether the state of the weights contains the hidden states that a guide sees, and NN_φ its drift.
+
+        ``integrate.paths.correction`` computes NN_φ. A method without this refuses a process with a guide.
+        """
+        return False
+
+    @property
     def is_euler(self) -> bool:
         """Whether this is Euler's method, for which drifts and fields may have faster implementations."""
         return False
@@ -111,7 +121,14 @@ class AbstractMethod(eqx.Module, Generic[W, H]):
         return None
 
 
-class RungeKutta(AbstractMethod[Weights, Hidden]):
+class Seeing(NamedTuple):
+    """The weights, and the hidden states that a guide sees."""
+
+    w: Weights
+    seen: Points | None
+
+
+class RungeKutta(AbstractMethod[Seeing, Hidden]):
     """An explicit Runge-Kutta method. A step of length dt computes
 
     y_i = y + dt Σ_j a_ij f(t + c_j dt, y_j) + σ (α_i ΔB + β_i A),     y ← y + dt Σ_i share_i f(t + c_i dt, y_i) + σ ΔB
@@ -149,16 +166,19 @@ class RungeKutta(AbstractMethod[Weights, Hidden]):
         """One for each stage of each step."""
         return len(self.shares) * steps
 
-    def weights_start(self, process: Process, w0: Weights) -> Weights:
-        """w_0 itself."""
-        return w0
+    @property
+    def carries_seen(self) -> bool:
+        """True."""
+        return True
 
-    def weights_step(
-        self, process: Process, state: Weights, t: Depth, dt: float, noise: Noise
-    ) -> tuple[Weights, Stages]:
+    def weights_start(self, process: Process, w0: Weights) -> Seeing:
+        """w_0 and what a guide sees there."""
+        return Seeing(w0, None if process.guide is None else process.guide.start())
+
+    def weights_step(self, process: Process, state: Seeing, t: Depth, dt: float, noise: Noise) -> tuple[Seeing, Stages]:
         """The weights after a step, and its stages."""
-        w, prior = state, process.prior
-        weights, corrections, slopes = [], [], []
+        (w, seen), prior = state, process.prior
+        weights, corrections, slopes, slopes_of_seen = [], [], [], []
         for c, row, alpha, beta in zip(self.c, self.a, self.alpha, self.beta, strict=True):
             w_i = _along(w, dt, row, slopes)
             if alpha:
@@ -166,15 +186,18 @@ class RungeKutta(AbstractMethod[Weights, Hidden]):
             if beta:
                 assert noise.area is not None
                 w_i = w_i + prior.sigma * beta * noise.area
+            seen_i = None if seen is None else _along(seen, dt, row, slopes_of_seen)
             weights.append(w_i)
-            corrections.append(process.drift(t + c * dt, w_i))
+            corrections.append(correction(process, t + c * dt, w_i, seen_i))
             slopes.append(prior.drift(t + c * dt, w_i) + corrections[-1])
+            slopes_of_seen.append(slope_of_seen(process, t + c * dt, w_i, seen_i))
         after = _along(w, dt, self.shares, slopes) + prior.sigma * noise.dB
-        return after, Stages(tuple(weights), tuple(corrections))
+        seen_after = None if seen is None else _along(seen, dt, self.shares, slopes_of_seen)
+        return Seeing(after, seen_after), Stages(tuple(weights), tuple(corrections), seen)
 
-    def weights_of(self, state: Weights) -> Weights:
-        """The state itself."""
-        return state
+    def weights_of(self, state: Seeing) -> Weights:
+        """The weights."""
+        return state.w
 
     def hidden_start(self, f_h: VectorField, h0: Hidden, first: PyTree[Array]) -> tuple[Hidden, Hidden]:
         """h_0 itself, and the slope at depth 0."""
@@ -200,6 +223,7 @@ class Pair(NamedTuple):
     y: Float[Array, "..."]
     shadow: Float[Array, "..."]
     known: Float[Array, "..."]
+    seen: "Pair | None" = None  # with the weights: the hidden states that a guide sees
 
 
 class ReversibleHeun(AbstractMethod[Pair, Pair]):
@@ -224,20 +248,32 @@ class ReversibleHeun(AbstractMethod[Pair, Pair]):
         """One at the start, and one for each step."""
         return steps + 1
 
+    @property
+    def carries_seen(self) -> bool:
+        """True."""
+        return True
+
     def weights_start(self, process: Process, w0: Weights) -> Pair:
         """Both copies at w_0."""
-        return Pair(w0, w0, process.drift(jnp.zeros((), w0.dtype), w0))
+        zero, seen = jnp.zeros((), w0.dtype), None if process.guide is None else process.guide.start()
+        slope = slope_of_seen(process, zero, w0, seen)
+        pair = None if seen is None or slope is None else Pair(seen, seen, slope)
+        return Pair(w0, w0, correction(process, zero, w0, seen), pair)
 
     def weights_step(self, process: Process, state: Pair, t: Depth, dt: float, noise: Noise) -> tuple[Pair, Stages]:
         """The pair after a step; the shadows before and after it are its stages."""
-        w, shadow, known = state
-        prior = process.prior
+        w, shadow, known, seen = state
+        prior, now, then = process.prior, None if seen is None else seen.shadow, None
         kick = prior.sigma * noise.dB
         slope = prior.drift(t, shadow) + known
         after = 2 * w - shadow + slope * dt + kick
-        new = process.drift(t + dt, after)
+        if seen is not None:
+            assert isinstance(process, Dynamics)
+            seen, _ = self.hidden_step(process.f_h, seen, t, dt, (None, process.unravel(after)))
+            then = seen.shadow
+        new = correction(process, t + dt, after, then)
         w = w + 0.5 * (slope + prior.drift(t + dt, after) + new) * dt + kick
-        return Pair(w, after, new), Stages((shadow, after), (known, new))
+        return Pair(w, after, new, seen), Stages((shadow, after), (known, new), now)
 
     def weights_of(self, state: Pair) -> Weights:
         """The first copy."""
@@ -252,7 +288,7 @@ class ReversibleHeun(AbstractMethod[Pair, Pair]):
         self, f_h: VectorField, state: Pair, t: Depth, dt: float, stages: tuple[PyTree[Array], ...]
     ) -> tuple[Pair, Hidden]:
         """The pair after a step with the weights at its end, and the slope there."""
-        h, shadow, slope = state
+        h, shadow, slope, _ = state
         after = 2 * h - shadow + slope * dt
         new = f_h(t + dt, after, stages[1])
         return Pair(h + 0.5 * (slope + new) * dt, after, new), new

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_choice, check_instance, check_key
 from sdebnn.fields import FasterSteps
+from sdebnn.integrate.guide import Guide, Points
 from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Depth, Weights
 
 KLEstimator = Literal["analytic", "full", "stl"]
@@ -25,7 +26,10 @@ Hidden = Float[Array, "example *state"]
 
 @runtime_checkable
 class Process(Protocol):
-    """The posterior of the weights, dw = (f_p + NN_φ) dt + σ dB from w_0, and how its KL is estimated."""
+    """The posterior of the weights, dw = (f_p + NN_φ) dt + σ dB from w_0, and how its KL is estimated.
+
+    NN_φ is ``drift(t, w)``, which sees the weights alone, plus that of the ``guide``, if there is one.
+    """
 
     @property
     def prior(self) -> AbstractPrior:
@@ -34,7 +38,12 @@ class Process(Protocol):
 
     @property
     def drift(self) -> AbstractDrift:
-        """NN_φ."""
+        """The part of NN_φ that sees the weights alone."""
+        ...
+
+    @property
+    def guide(self) -> Guide | None:
+        """The part of NN_φ that sees hidden states, too."""
         ...
 
     @property
@@ -60,6 +69,11 @@ class Posterior(eqx.Module):
         check_instance("prior", self.prior, AbstractPrior, "a prior", "OU(sigma=0.1)")
         check_instance("drift", self.drift, AbstractDrift, "a drift", "one such as DriftNet, or an AbstractDrift")
         check_instance("initial", self.initial, AbstractInitialLaw, "a law of w_0", "Point or Normal")
+
+    @property
+    def guide(self) -> None:
+        """None: there are no hidden units to see."""
+        return None
 
 
 @runtime_checkable
@@ -121,12 +135,65 @@ def frozen(tree: PyTree) -> PyTree:
     return eqx.combine(lax.stop_gradient(arrays), rest)
 
 
-def start_of(process: Process, key: PRNGKeyArray) -> tuple[Weights, PRNGKeyArray]:
-    """w_0, and the key of the Brownian path."""
+class Start(NamedTuple):
+    """The state at depth 0: w_0, the hidden states that the guide sees, if there is one, and the KL of w_0."""
+
+    w0: Weights
+    seen: Points | None
+    nats: Float[Array, ""]
+    path_key: PRNGKeyArray
+
+
+def start_of(process: Process, key: PRNGKeyArray) -> Start:
+    """Draw w_0, and split off the key of the Brownian path."""
     check_estimator(process.kl)
     check_key(key)
     initial_key, path_key = jax.random.split(key)
-    return process.initial.sample(key=initial_key), path_key
+    w0, guide = process.initial.sample(key=initial_key), process.guide
+    if guide is None:
+        return Start(w0, None, start_nats(process.initial, w0, process.kl), path_key)
+    assert isinstance(process, Dynamics)
+    law = guide.start_law(process, w0)
+    if law is None:
+        return Start(w0, guide.start(), start_nats(process.initial, w0, process.kl), path_key)
+    w0 = law.moved(w0)
+    nats = start_nats(process.initial, w0, process.kl)
+    if process.kl == "analytic" and process.initial.kl() is not None:
+        return Start(w0, guide.start(), nats + law.more_kl(), path_key)
+    if process.kl == "stl":
+        still: Dynamics = frozen(process)
+        assert still.guide is not None
+        law = still.guide.start_law(still, w0)
+        assert law is not None
+    return Start(w0, guide.start(), nats + law.more_log_ratio(w0), path_key)
+
+
+def correction(process: Process, t: Depth, w: Weights, seen: Points | None) -> Weights:
+    """NN_φ at a depth, at weights and at the hidden states that the guide sees."""
+    own = process.drift(t, w)
+    if process.guide is None:
+        return own
+    assert isinstance(process, Dynamics)
+    assert seen is not None
+    return own + process.guide.drift(process, t, w, seen)
+
+
+def slope_of_seen(process: Process, t: Depth, w: Weights, seen: Points | None) -> Points | None:
+    """dh/dt of the hidden states that the guide sees."""
+    if seen is None:
+        return None
+    assert isinstance(process, Dynamics)
+    return process.f_h(t, seen, process.unravel(w))
+
+
+def with_seen(seen: Points | None, h: Hidden) -> Hidden:
+    """The hidden states that the guide sees, followed by a batch: they are carried as its first examples."""
+    return h if seen is None else jnp.concatenate([seen.astype(h.dtype), h])
+
+
+def seen_in(process: Process, h: Hidden) -> Points | None:
+    """The hidden states that the guide sees, as the first examples of a batch."""
+    return None if process.guide is None else h[: process.guide.points.shape[0]]
 
 
 def start_nats(initial: AbstractInitialLaw, w0: Weights, kl: KLEstimator) -> Float[Array, ""]:
@@ -137,30 +204,31 @@ def start_nats(initial: AbstractInitialLaw, w0: Weights, kl: KLEstimator) -> Flo
     return (frozen(initial) if kl == "stl" else initial).log_ratio(w0)
 
 
-def energy(process: Process, correction: Weights) -> Float[Array, ""]:
+def energy(process: Process, known: Weights) -> Float[Array, ""]:
     """½ |u|² from NN_φ: the KL per unit of depth."""
-    return 0.5 * jnp.sum((correction / process.prior.sigma) ** 2)
+    return 0.5 * jnp.sum((known / process.prior.sigma) ** 2)
 
 
-def integrand(process: Process, t: Depth, w: Weights, correction: Weights) -> Weights | None:
-    """v of the martingale ∫ v·dB at the left end of a step, where NN_φ is ``correction``; None for "analytic"."""
+def integrand(process: Process, t: Depth, w: Weights, seen: Points | None, known: Weights) -> Weights | None:
+    """v of the martingale ∫ v·dB at the left end of a step, where NN_φ is ``known``; None for "analytic"."""
     if process.kl == "analytic":
         return None
-    return (frozen(process.drift)(t, w) if process.kl == "stl" else correction) / process.prior.sigma
+    return (correction(frozen(process), t, w, seen) if process.kl == "stl" else known) / process.prior.sigma
 
 
 def step_nats(
     process: Process,
     shares: tuple[float, ...],
     w: Weights,
+    seen: Points | None,
     corrections: tuple[Weights, ...],
     t: Depth,
     dt: float,
     dB: Weights,
 ) -> Float[Array, ""]:
-    """The KL of one step from (t, w): the energy, from NN_φ at each stage, and the martingale."""
+    """The KL of one step from (t, w, seen): the energy, from NN_φ at each stage, and the martingale."""
     energies = [share * energy(process, f) for share, f in zip(shares, corrections, strict=True)]
     nats = dt * sum(energies, start=jnp.zeros((), w.dtype))
-    v = integrand(process, t, w, corrections[0])
+    v = integrand(process, t, w, seen, corrections[0])
     # The term has mean zero, but near the optimum it reduces the variance of the ELBO.
     return nats if v is None else nats + jnp.sum(v * dB)

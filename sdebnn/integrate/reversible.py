@@ -12,6 +12,7 @@ with its pullback. If ȳ and ŷ̄ are the derivatives of the loss at step k + 1,
 The noise is drawn again from the same keys.
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from sdebnn.integrate.brownian import Brownian, Noise
-from sdebnn.integrate.paths import Dynamics, Hidden, energy, integrand
+from sdebnn.integrate.paths import Dynamics, Hidden, correction, energy, integrand, seen_in
 from sdebnn.integrate.stability import shadow_distance
 from sdebnn.processes import Weights
 
@@ -57,6 +58,7 @@ class Grid(eqx.Module):
 
     steps: int = eqx.field(static=True)
     with_roughness: bool = eqx.field(static=True)
+    examples: int = eqx.field(static=True)  # of the batch; before them are those that a guide sees
     noise: Brownian | Noise
 
     def kick(self, dynamics: Dynamics, k: Index, y: JointState) -> tuple[JointState, Weights]:
@@ -67,11 +69,10 @@ class Grid(eqx.Module):
 
 def _node(dynamics: Dynamics, steps: int, k: Index, shadow: JointState) -> Node:
     t = jnp.asarray(k, shadow.w.dtype) / steps
-    correction = dynamics.drift(t, shadow.w)
-    slopes = JointState(
-        dynamics.prior.drift(t, shadow.w) + correction, dynamics.f_h(t, shadow.h, dynamics.unravel(shadow.w))
-    )
-    return Node(slopes, energy(dynamics, correction), integrand(dynamics, t, shadow.w, correction))
+    w, seen = shadow.w, seen_in(dynamics, shadow.h)
+    known = correction(dynamics, t, w, seen)
+    slopes = JointState(dynamics.prior.drift(t, w) + known, dynamics.f_h(t, shadow.h, dynamics.unravel(w)))
+    return Node(slopes, energy(dynamics, known), integrand(dynamics, t, w, seen, known))
 
 
 def _sum(*terms: tuple[int | float | Float[Array, ""], JointState]) -> JointState:
@@ -105,7 +106,7 @@ def _forward_solve(given: tuple[Dynamics, JointState], grid: Grid) -> tuple[End,
         if node.v is not None:
             nats = nats + jnp.sum(node.v * dB)
         if grid.with_roughness:
-            roughness = roughness + jnp.mean((after.slopes.h - node.slopes.h) ** 2)
+            roughness = roughness + jnp.mean((after.slopes.h - node.slopes.h)[-grid.examples :] ** 2)
         return y, shadow, after, nats, roughness
 
     start = (y0, y0, _node(dynamics, grid.steps, 0, y0), *_zeros(y0))
@@ -154,7 +155,10 @@ def _backward(
             slope_before = _node(dynamics, n, k - 1, shadow_before).slopes.h
             slope = node.slopes.h
             bend = inner * (slope - slope_after) + outer * (slope - slope_before)
-            to_slopes = to_slopes._replace(h=to_slopes.h + 2 * to_roughness / slope.size * bend)
+            in_batch = jnp.arange(len(slope)) >= len(slope) - grid.examples
+            bend = jnp.where(in_batch.reshape(-1, *(1,) * (slope.ndim - 1)), bend, 0)
+            size = grid.examples * math.prod(slope.shape[1:])
+            to_slopes = to_slopes._replace(h=to_slopes.h + 2 * to_roughness / size * bend)
             slope_after = slope
         to_v = None if node.v is None else to_nats * inner * dB
         more, pulled = pull(Node(to_slopes, to_nats * 0.5 * dt * (inner + outer), to_v))

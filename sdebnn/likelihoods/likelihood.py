@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 
 from sdebnn import metrics
 
+MAX_PSEUDO_VARIANCE = 100.0  # of a pseudo-observation, from a target that says next to nothing
 TARGETS_OF_ONE_DRAW = 100  # sampled for a credible interval if there is a single draw of the network
 
 Outputs = Float[Array, "*lead output"]
@@ -68,6 +70,23 @@ class AbstractLikelihood(eqx.Module):
             f"{type(self).__name__} has no temperature that its outputs could carry: use Categorical(), or a law whose "
             "outputs give the scale, such as Gaussian(None)."
         )
+
+    def pseudo_observations(self, y: Array, outputs: int) -> tuple[Float[Array, "example output"], ...]:
+        """Observations of the outputs themselves, with normal noise, that say about the same as the targets.
+
+        Returned are their values and variances, by one step of Newton's method from outputs of 0.
+        """
+
+        def log_prob(f: Float[Array, " output"], y: Array) -> Float[Array, ""]:
+            return jnp.sum(self.log_prob(f[None], y[None]))
+
+        def one(y: Array) -> tuple[Array, Array]:
+            f = jnp.zeros(outputs)
+            slope, curvature = jax.grad(log_prob)(f, y), jnp.diagonal(jax.hessian(log_prob)(f, y))
+            variance = 1 / jnp.maximum(-curvature, 1 / MAX_PSEUDO_VARIANCE)
+            return slope * variance, variance
+
+        return jax.jit(jax.vmap(one))(y)
 
     def cast_targets(self, y: Array, dtype: DTypeLike) -> Array:
         """Targets in the type in which they are trained on; ``dtype`` is the floating-point type of the inputs."""

@@ -12,6 +12,7 @@ from sdebnn.contract import AbstractModel, LayerLine, check_solution
 from sdebnn.fields import Standardised
 from sdebnn.integrate import (
     AbstractSolver,
+    Guide,
     Hidden,
     KLEstimator,
     Solution,
@@ -39,8 +40,11 @@ class SDEBlock(AbstractFieldBlock):
     initial: AbstractInitialLaw
     solver: AbstractSolver
     kl: KLEstimator = eqx.field(static=True)
+    guide: Guide | None = None
 
     def __check_init__(self):
+        if self.guide is not None:
+            check_instance("guide", self.guide, Guide, "a guide", "Guide(points)")
         check_estimator(self.kl)
         check_parts(self.prior, self.drift, self.solver)
         check_instance("initial", self.initial, AbstractInitialLaw, "a law of w_0", "Point or Normal")
@@ -53,11 +57,11 @@ class SDEBlock(AbstractFieldBlock):
         If its KL estimator would be biased under that solver, it takes the analytic one.
         """
         kl = self.kl if self.kl in solver.estimators else "analytic"
-        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, kl)
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, solver, kl, self.guide)
 
     def with_estimator(self, kl: KLEstimator) -> "SDEBlock":
         """The same block with another estimator of the KL."""
-        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, self.solver, kl)
+        return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, self.solver, kl, self.guide)
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""
@@ -85,7 +89,8 @@ class SDEBlock(AbstractFieldBlock):
     def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
         """State, random weights, drift, law of w_0 and solver, and how a solve is executed."""
         h = self._as_state(x)
-        facts = (f"drift {self.drift.description}", f"w_0 {self.initial.description}", self.solver.description)
+        guide = () if self.guide is None else (f"guide of {self.guide.points.shape[0]} points",)
+        facts = (f"drift {self.drift.description}", *guide, f"w_0 {self.initial.description}", self.solver.description)
         return self.line(h, self.weights.size, *facts, execution=self.solver.execution(self, h))
 
     def _as_state(self, h: Num[Array, "example *input"]) -> Hidden:
@@ -132,12 +137,13 @@ def refined(model: Model, *, steps: int | None = None, rtol: float | None = None
 
 
 def prior_of(model: Model) -> Model:
-    """The same model before any data: each block's drift is zero and its w_0 follows the prior, so the KL is 0.
+    """The same model before any data: no block has a drift or a guide, and w_0 follows its prior, so the KL is 0.
 
     Deterministic parameters, and a w_0 that is a point, stay as they are.
     """
 
     def forget(block: SDEBlock) -> SDEBlock:
-        return eqx.tree_at(lambda b: (b.drift, b.initial), block, (NoDrift(), block.initial.prior()))
+        law = block.initial.prior()
+        return SDEBlock(block.field, block.weights, block.prior, NoDrift(), law, block.solver, block.kl)
 
     return map_blocks(forget, model)

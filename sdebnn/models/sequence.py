@@ -10,12 +10,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Num, PRNGKeyArray
 
-from sdebnn.checks import as_inputs, check_callable, check_count, check_key, check_object, shown
-from sdebnn.contract import AbstractModel, LayerLine, parameter_count
-from sdebnn.fields import Augment, TimeMLP, over_batch
-from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator, Solution
+from sdebnn.checks import as_inputs, check_callable, check_count, check_counts, check_key, check_object, shown
+from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
+from sdebnn.fields import Augment, Last, TimeMLP, over_batch
+from sdebnn.host_arrays import filled
+from sdebnn.integrate import AbstractSolver, FixedGrid, Guide, KLEstimator, Solution
+from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.bayesianize import bayesianize
-from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, Normal, Weights
+from sdebnn.models.placing import with_placed_guide
+from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, LinearDrift, Normal, Weights
+from sdebnn.waves import Waves
+
+KNOTS = 6  # of the part of the drift that sees the weights alone
+
+
+def at_prior(w0: Weights) -> Normal:
+    """The law of w_0 that is standard normal, before and after training starts."""
+    return Normal(jnp.zeros_like(w0), 1.0)
 
 
 class Deterministic(AbstractModel):
@@ -94,8 +105,51 @@ class SDEBNN(AbstractModel):
         """The same sequence, each model as it is trained."""
         return SDEBNN(tuple(layer.for_training() for layer in self.layers))
 
+    def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "SDEBNN":
+        """The same sequence with its first guide placed, if it is new."""
+
+        def picks_outputs(layer: AbstractModel) -> bool:
+            return isinstance(layer, Deterministic) and isinstance(layer.module, Last)
+
+        return SDEBNN(with_placed_guide(self.layers, likelihood, data, picks_outputs))
+
     @staticmethod
     def mlp(
+        in_size: int,
+        out_size: int,
+        *,
+        length: float | Sequence[float] | None = None,
+        scale: float | Sequence[float] | None = None,
+        width: int = 32,
+        augment: int = 2,
+        points: int = 32,
+        prior: AbstractPrior = OU(rate=0.02, sigma=0.2),
+        solver: AbstractSolver = FixedGrid(),
+        kl: KLEstimator = "analytic",
+        key: PRNGKeyArray,
+    ) -> "SDEBNN":
+        """The net for vectors: one block of ``Waves``, whose posterior is guided at ``points`` of the inputs.
+
+        Before it sees data, its draws are smooth functions, which change over distances of about ``length`` in x and
+        have the size ``scale`` in y. Give numbers in the units of x and y, one for all columns or one for each. What is
+        not given is learned from the data, as a Gaussian process learns its hyperparameters. Everything else that is
+        learned is random, and the KL charges for it. ``fit`` chooses the points from the inputs: more of them follow
+        more data, and take more time. ``width`` and ``augment`` are those of ``Waves``.
+        """
+        check_counts("sizes", (in_size, out_size))
+        check_count("points", points)
+        check_key(key)
+        field = Waves(in_size, out_size, width, augment, length=length, scale=scale, key=key)
+        state = in_size + augment + out_size
+        size = sum(leaf.size for leaf in jax.tree.leaves(field.weights))
+        block = bayesianize(
+            field, lambda field: field.weights, prior=prior, drift=LinearDrift(size, KNOTS), initial=at_prior,
+            guide=Guide(filled((points, state)), out_size), solver=solver, kl=kl, key=key,
+        )  # fmt: skip
+        return SDEBNN((Deterministic(Augment(in_size, augment + out_size)), block, Deterministic(Last(out_size))))
+
+    @staticmethod
+    def paper_mlp(
         in_size: int,
         out_size: int,
         *,
@@ -113,12 +167,15 @@ class SDEBNN(AbstractModel):
         decoder: Callable[[Array], Array] | None = None,
         key: PRNGKeyArray,
     ) -> "SDEBNN":
-        """The net for vectors: ``augment`` zeros appended, one random MLP field, and a deterministic linear read-out.
+        """The paper's net for vectors: ``augment`` zeros appended, one random MLP, and a deterministic linear read-out.
+
+        Its drift sees the weights alone.
 
         The defaults suit inputs and targets of about unit scale, and infer w_0, so that the KL charges for everything
-        that is learned. ``block`` makes a model of the field and a key, instead of ``bayesianize`` with ``prior``,
-        ``drift``, ``initial``, ``solver`` and ``kl``. ``encoder`` and ``decoder`` are deterministic modules of one
-        example, applied before and after the net; ``in_size`` is then the size of what the encoder returns.
+        that is learned but the read-out. ``block`` makes a model of the field and a key, instead of ``bayesianize``
+        with ``prior``, ``drift``, ``initial``, ``solver`` and ``kl``. ``encoder`` and ``decoder`` are deterministic
+        modules of one example, applied before and after the net; ``in_size`` is then the size of what the encoder
+        returns.
         """
         check_count("in_size", in_size)
         check_count("out_size", out_size)

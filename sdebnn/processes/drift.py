@@ -154,12 +154,13 @@ class LinearDrift(AbstractDrift):
         self.slope, self.offset = filled((knots, size)), filled((knots, size))
 
     def __call__(self, t: Depth, w: Weights) -> Weights:
-        last = self.slope.shape[0] - 1
-        position = jnp.asarray(t, w.dtype) * last
-        left = jnp.clip(jnp.floor(position), 0, last - 1).astype(int)
-        share = position - left
+        return between_knots(self.slope, t) * w + between_knots(self.offset, t)
 
-        def at_t(knots: Float[Array, "knot weight"]) -> Weights:
-            return (1 - share) * knots[left] + share * knots[left + 1]
 
-        return at_t(self.slope) * w + at_t(self.offset)
+def between_knots(values: Float[Array, "knot *rest"], t: Depth) -> Float[Array, "*rest"]:
+    """Values at depth t, linear between equally spaced knots from depth 0 to depth 1."""
+    last = values.shape[0] - 1
+    position = jnp.asarray(t, values.dtype) * last
+    left = jnp.clip(jnp.floor(position), 0, last - 1).astype(int)
+    share = position - left
+    return (1 - share) * values[left] + share * values[left + 1]

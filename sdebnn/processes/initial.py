@@ -50,6 +50,13 @@ class AbstractInitialLaw(eqx.Module):
         """KL(q(w_0) || p(w_0)) in nats, or None if there is no closed form; ``log_ratio`` then estimates it."""
         return None
 
+    def moments(self) -> tuple[Weights, Weights] | None:
+        """Mean and standard deviation if the weights are independent and normal, otherwise None.
+
+        A ``Guide`` conditions such a law on its pseudo-observations, and leaves any other law as it is.
+        """
+        return None
+
     @property
     def is_inferred(self) -> bool:
         """Whether the KL charges for what w_0 has learned."""
@@ -143,6 +150,10 @@ class Normal(AbstractInitialLaw):
         shift = (self.mean - self.prior_mean) * jnp.exp(-log_prior_std)
         return 0.5 * jnp.sum(jnp.expm1(2 * log_relative) - 2 * log_relative + shift**2)
 
+    def moments(self) -> tuple[Weights, Weights]:
+        """The mean and the standard deviation."""
+        return self.mean, jnp.exp(self.log_std)
+
     def _log_prior_std(self) -> Float[Array, ""]:
         if self.prior_std is not None:
             return jnp.asarray(math.log(self.prior_std), self.mean.dtype)
@@ -174,6 +185,14 @@ class Independent(AbstractInitialLaw):
         terms = [part.kl() for part in self.parts]
         known = [term for term in terms if term is not None]
         return jnp.sum(jnp.stack(known)) if len(known) == len(terms) else None
+
+    def moments(self) -> tuple[Weights, Weights] | None:
+        """Those of the parts, if each has them."""
+        known = [pair for part in self.parts if (pair := part.moments()) is not None]
+        if len(known) < len(self.parts):
+            return None
+        means, stds = zip(*known, strict=True)
+        return jnp.concatenate(means), jnp.concatenate(stds)
 
     @property
     def description(self) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from sdebnn.contract import AbstractModel
+from sdebnn.integrate import Guide
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.processes import AbstractInitialLaw
 
-KL_WARMUP = 0.3  # default share of the run for the warm-up of the KL weight, if w_0 is inferred
+KL_WARMUP = 0.3  # default share of the run for the warm-up of the KL weight, if w_0 is inferred without a guide
 MAX_COLLAPSED_KL = 1.0  # nats for the whole data set
 AVERAGED_SHARE = 0.1  # the terms are averaged over this share of the steps, at the end of the run
 
@@ -27,6 +28,16 @@ def infers_start(model: AbstractModel) -> bool:
         return isinstance(node, AbstractInitialLaw)
 
     return any(is_law(node) and node.is_inferred for node in jax.tree.leaves(model, is_leaf=is_law))
+
+
+def default_warmup(model: AbstractModel) -> float:
+    """The share of the run over which the KL weight rises: none for a guided model, which starts near its posterior."""
+
+    def is_guide(node: PyTree) -> bool:
+        return isinstance(node, Guide)
+
+    guided = any(map(is_guide, jax.tree.leaves(model, is_leaf=is_guide)))
+    return KL_WARMUP if infers_start(model) and not guided else 0.0
 
 
 def warn_if_collapsed(likelihood: AbstractLikelihood, history: dict[str, np.ndarray], y: Array) -> None:

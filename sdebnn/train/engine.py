@@ -19,7 +19,7 @@ from sdebnn.data import Inputs
 from sdebnn.fingerprints import described
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.train.batches import batch_source
-from sdebnn.train.collapse import KL_WARMUP, infers_start, warn_if_collapsed
+from sdebnn.train.collapse import default_warmup, infers_start, warn_if_collapsed
 from sdebnn.train.loop import Job
 from sdebnn.train.optimizers import optimizer_of
 from sdebnn.train.options import Batches, Checkpoints, Objective, Optimizer, Validation
@@ -82,6 +82,7 @@ def fit(
         )
     limit = batches.memory_limit
     data = as_data(model, likelihood, x, y, key=key, limit=limit)
+    model = model.before_training(likelihood, data)
     held_out = None
     if validation is not None:
         held_out = as_data(model, likelihood, validation.x, validation.y, key=key, limit=limit)
@@ -139,7 +140,7 @@ def _run_spec(
         )
     kl_warmup = objective.kl_warmup
     if kl_warmup is None:
-        kl_warmup = KL_WARMUP if infers_start(model) else 0.0
+        kl_warmup = default_warmup(model)
     rule = optimizer_of(optimizer.rule, optimizer.learning_rate, total, optimizer.clip)
     steps_a_call = STEPS_A_CALL if size == examples else steps_an_epoch
     job = Job(

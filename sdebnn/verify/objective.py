@@ -56,7 +56,7 @@ def path_kl(key: PRNGKeyArray) -> Iterator[Theorem]:
     """The KL of paths is zero between a process and itself, and has a closed form between two OU processes."""
     field_key, draw_key = jax.random.split(key)
     for kl in ESTIMATORS:
-        model = SDEBNN.mlp(2, 1, widths=(8,), drift=(4,), initial=Point, kl=kl, key=field_key)
+        model = SDEBNN.paper_mlp(2, 1, widths=(8,), drift=(4,), initial=Point, kl=kl, key=field_key)
         nats = float(eqx.filter_jit(model)(jnp.ones((3, 2)), key=draw_key)[1])
         yield Theorem(f"KL of the untrained posterior ({kl})", nats, 0.0, 0.0)
     prior, posterior, w0 = OU(1.0, 0.0, 0.5), OU(2.0, 0.4, 0.5), 0.8

@@ -92,7 +92,7 @@ def _order(counts: Sequence[int], errors: Sequence[Array], of: slice = slice(Non
 
 def small_model(solver: AbstractSolver, kl: KLEstimator = "analytic", *, key: PRNGKeyArray) -> SDEBNN:
     """A net whose drift is not zero, so that every part of it matters."""
-    model = SDEBNN.mlp(1, 1, widths=(4,), drift=(3,), solver=solver, kl=kl, key=key)
+    model = SDEBNN.paper_mlp(1, 1, widths=(4,), drift=(3,), solver=solver, kl=kl, key=key)
     last = lambda m: m.layers[1].drift.layers[-1].weight  # noqa: E731
     return eqx.tree_at(last, model, 0.3 * jax.random.normal(key, last(model).shape))
 
@@ -210,7 +210,7 @@ def gradients(key: PRNGKeyArray) -> Iterator[Theorem]:
         model_key, direction_key, draw_key = jax.random.split(key, 3)
         x = jnp.linspace(-1.0, 1.0, 5)[:, None]
         for kl in ESTIMATORS[:2]:
-            model = SDEBNN.mlp(1, 1, widths=(4,), drift=(3,), initial=Normal, kl=kl, key=model_key)
+            model = SDEBNN.paper_mlp(1, 1, widths=(4,), drift=(3,), initial=Normal, kl=kl, key=model_key)
             parameters, rest = eqx.partition((model, Gaussian(0.3, learn=True)), eqx.is_inexact_array)
             leaves, structure = jax.tree.flatten(parameters)
             keys = jax.random.split(direction_key, len(leaves))

@@ -1,0 +1,72 @@
+"""Where a guide begins: at which inputs, and with which pseudo-observations."""
+
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sdebnn.checks import as_inputs
+from sdebnn.contract import AbstractModel, Data
+from sdebnn.fields import AbstractLayer
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.models.block import SDEBlock
+
+MAX_ROWS = 4096  # of the data, from which points are chosen
+
+
+def spread_out(x: Float[np.ndarray, "row column"], count: int) -> np.ndarray:
+    """The indices of some rows, each as far as possible from those before it, with columns in units of their spread."""
+    std = x.std(0)
+    z = (x - x.mean(0)) / np.where(std > 0, std, 1.0)
+    distance = np.sum((z - z[np.argmin(np.sum(z**2, axis=1))]) ** 2, axis=1)
+    chosen = []
+    for _ in range(min(count, len(x))):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.sum((z - z[chosen[-1]]) ** 2, axis=1))
+    return np.array(chosen)
+
+
+def with_placed_guide(
+    layers: Sequence[AbstractModel],
+    likelihood: AbstractLikelihood,
+    data: Data,
+    is_last: Callable[[AbstractModel], bool],
+) -> tuple[AbstractModel, ...]:
+    """The layers, with the first new guide placed at inputs of its block, if the layers before it are deterministic.
+
+    It begins with pseudo-observations of the targets if the block's outputs are those of the model: if ``is_last``
+    holds for the layers after it. Otherwise its points know nothing yet, and the posterior begins at the prior.
+    """
+    found = next(((i, layer) for i, layer in enumerate(layers) if isinstance(layer, SDEBlock)), None)
+    if found is None or found[1].guide is None or not found[1].guide.is_new:
+        return tuple(layers)
+    number, block = found
+    before, after = layers[:number], layers[number + 1 :]
+    rows = np.unique(np.linspace(0, len(data[1]) - 1, min(len(data[1]), MAX_ROWS)).round().astype(int))
+    h, y = as_inputs("x", np.asarray(data[0][rows])), jnp.asarray(data[1][rows])
+    for layer in before:
+        h = layer.solve(h, key=jax.random.key(0)).outputs
+    return (*before, _placed(block, np.asarray(h), y, likelihood, all(map(is_last, after))), *after)
+
+
+def _placed(
+    block: SDEBlock, h: Float[np.ndarray, "row *state"], y: Array, likelihood: AbstractLikelihood, sees_targets: bool
+) -> SDEBlock:
+    guide = block.guide
+    assert guide is not None
+    if h.shape[1:] != guide.points.shape[1:]:
+        raise ValueError(
+            f"the guide's points are states of shape {guide.points.shape[1:]}, and the block has states of shape "
+            f"{h.shape[1:]}: pass points of that shape."
+        )
+    at = spread_out(h, guide.points.shape[0])
+    if not sees_targets:
+        return eqx.tree_at(lambda b: b.guide, block, guide.placed(h[at]))
+    targets, variances = map(np.asarray, likelihood.pseudo_observations(y, guide.targets.shape[1]))
+    block = eqx.tree_at(lambda b: b.guide, block, guide.placed(h[at], targets[at], variances[at]))
+    if isinstance(block.field, AbstractLayer):
+        block = eqx.tree_at(lambda b: b.field, block, block.field.suited_to(h, targets))
+    return block
