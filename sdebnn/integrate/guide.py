@@ -29,7 +29,6 @@ from sdebnn.processes.drift import between_knots
 
 KNOTS = 6  # over depth, between which variances are interpolated
 LOOK_STEPS = 2  # Euler steps from the present depth to depth 1, with the weights as they are
-FINEST = 0.05  # V(t) includes the noise of one step of this length, which keeps larger steps stable
 LARGEST_SHIFT = 50.0  # bound on |u|: the drift of a poor linearisation is not followed without limit
 UNKNOWN = 20.0  # log variance of a pseudo-observation that says nothing
 ROUNDING = 1e-6  # added to the diagonal of the covariance, relative to its mean
@@ -170,7 +169,7 @@ class Guide(eqx.Module):
 
     def _future(self, t: Float[Array, ""], sigma: float) -> Float[Array, ""]:
         """V(t). A disturbance at depth s counts in proportion to 1 - s, whose square has the mean (1 - t)² / 3."""
-        return sigma**2 * (FINEST + (1 - t) / 3) * jnp.exp(between_knots(self.log_future, t))
+        return sigma**2 * (1 - t) / 3 * jnp.exp(between_knots(self.log_future, t))
 
     def _covariance(self, t: Float[Array, ""], kernel: Float[Array, "pseudo pseudo"]) -> Float[Array, "pseudo pseudo"]:
         noise = jnp.exp(between_knots(self.log_noise, t)).ravel()
