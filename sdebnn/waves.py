@@ -42,7 +42,7 @@ class Waves(AbstractLayer):
 
     With standard normal weights, y at depth 1 has about the standard deviation ``scale`` around ``offset``, and changes
     over distances of about ``length``, everywhere. Its distribution does not depend on x: beyond the data, a posterior
-    returns to the prior. ``length`` (one number, or one for each input) and ``scale`` (one number, or one for each
+    returns to the prior. ``center`` and ``offset`` are constants that suit the data. ``length`` (one number, or one for each input) and ``scale`` (one number, or one for each
     output) are fixed if they are given, and are trained if they are None.
     """
 
@@ -110,7 +110,7 @@ class Waves(AbstractLayer):
             angle = angle + w.states @ z / math.sqrt(augment)
         wave = math.sqrt(2 / width) * jnp.sin(angle)
         inner = w.inner @ wave + w.inner_bias
-        outer = self.offset + scale * (w.outer @ wave + w.outer_bias)
+        outer = lax.stop_gradient(self.offset) + scale * (w.outer @ wave + w.outer_bias)
         return jnp.concatenate([jnp.zeros_like(x), inner, outer])
 
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, Num, PRNGKeyArray, PyTree
 
-from sdebnn.contract import AbstractModel, LayerLine, parameter_count
+from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
 from sdebnn.integrate import Solution
+from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import as_model
 
 
@@ -47,6 +48,12 @@ class Ensemble(AbstractModel):
         inner = self.member(0).layer_line(x)
         name = f"{type(self).__name__} of {self.size} members, of which this is one"
         return LayerLine(name, parameter_count(self), inside=(inner,), outputs=inner.outputs)
+
+    def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "Ensemble":
+        """The same ensemble, with each member as its training starts."""
+        old = [self.member(i) for i in range(self.size)]
+        new = [member.before_training(likelihood, data) for member in old]
+        return self if all(a is b for a, b in zip(old, new, strict=True)) else Ensemble(new)
 
     def for_training(self) -> "EnsembleInTraining":
         """The same ensemble, each member as it is trained."""

@@ -45,6 +45,11 @@ class TemperatureScaled(AbstractModel):
         """The keys of the model's draws."""
         return self.model.draw_keys(key, draws)
 
+    def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "TemperatureScaled":
+        """The same model as its training starts, scaled."""
+        model = self.model.before_training(likelihood, data)
+        return self if model is self.model else eqx.tree_at(lambda scaled: scaled.model, self, model)
+
     def for_training(self) -> AbstractModel:
         """The model without a temperature."""
         return self.model.for_training()

@@ -4,7 +4,7 @@ Under the prior, (w, h(Z)) is a Markov process, where h(Z) are the hidden states
 observations y of h_1(Z), its drift is f_p + σ² ∇_w log φ(t, w, h(Z)), with φ the density of y given the present state
 (Doob's transform). The guide replaces φ by the Gaussian that follows from linearising the rest of the depth in w:
 
-    ŷ = the outputs that h(Z) reaches at depth 1 if w stays as it is,      J = ∂ŷ / ∂w
+    ŷ = the outputs that h(Z) reaches at depth 1 if no more noise comes,      J = ∂ŷ / ∂w
     φ ≈ N(y; ŷ, S + V(t) J J'),      V(t) = the variance that the noise still to come gives a weight on average
     NN_φ = σ² J' (S + V(t) J J')⁻¹ (y - ŷ)
 
@@ -28,7 +28,7 @@ from sdebnn.processes import AbstractInitialLaw, AbstractPrior, Depth, Weights
 from sdebnn.processes.drift import between_knots
 
 KNOTS = 6  # over depth, between which variances are interpolated
-LOOK_STEPS = 2  # Euler steps from the present depth to depth 1, with the weights as they are
+LOOK_STEPS = 2  # steps of the look-ahead, from the present depth to depth 1
 LARGEST_SHIFT = 50.0  # bound on |u|: the drift of a poor linearisation is not followed without limit
 UNKNOWN = 20.0  # log variance of a pseudo-observation that says nothing
 ROUNDING = 1e-6  # added to the diagonal of the covariance, relative to its mean
@@ -56,7 +56,8 @@ class Moving(Protocol):
 class Guide(eqx.Module):
     """Steers the outputs of a block at some inputs to trained pseudo-observations.
 
-    ``points`` are these inputs, as states at depth 0; they are not trained. ``outputs`` is the number of outputs, which
+    ``points`` are these inputs, as states at depth 0; they are not trained. ``targets`` are the pseudo-observations, in
+    constant units. ``outputs`` is the number of outputs, which
     are the last entries of the state at depth 1 (default: all of it). ``linear`` holds the ranges of weights in which
     the outputs are linear if the other weights are given; the law of w_0 is conditioned there (default: all weights,
     linearised at the mean).
@@ -66,6 +67,7 @@ class Guide(eqx.Module):
     """
 
     points: Points
+    unit: Float[Array, " output"]
     targets: Float[Array, "point output"]
     log_noise: Float[Array, "knot point output"]
     log_future: Float[Array, " knot"]
@@ -80,16 +82,15 @@ class Guide(eqx.Module):
         if outputs > points.shape[-1]:
             raise ValueError(f"outputs={outputs} are more than the {points.shape[-1]} entries of a state: pass fewer.")
         self.points, self.linear = jnp.asarray(points), linear
+        self.unit = filled(outputs, 1.0, self.points.dtype)
         self.targets = filled((len(points), outputs), dtype=self.points.dtype)
         self.log_noise = filled((KNOTS, len(points), outputs), UNKNOWN, self.points.dtype)
         self.log_future = filled(KNOTS, dtype=self.points.dtype)
 
     def with_linear(self, linear: tuple[tuple[int, int], ...] | None) -> "Guide":
         """The same guide, which conditions these ranges of weights at depth 0."""
-        new = Guide(self.points, self.targets.shape[1], linear)
-        return eqx.tree_at(
-            lambda g: (g.targets, g.log_noise, g.log_future), new, (self.targets, self.log_noise, self.log_future)
-        )
+        new, arrays = Guide(self.points, self.targets.shape[1], linear), lambda guide: jax.tree.leaves(guide)
+        return eqx.tree_at(arrays, new, arrays(self))
 
     @property
     def is_new(self) -> bool:
@@ -106,12 +107,16 @@ class Guide(eqx.Module):
 
         If there are fewer points than the guide has, the others repeat them and know nothing.
         """
-        new = Guide(jnp.asarray(np.resize(points, self.points.shape), self.points.dtype), self.targets.shape[1])
-        values, log_noise = np.array(new.targets), np.array(new.log_noise)
-        if targets is not None and variances is not None:
-            values[: len(points)], log_noise[:, : len(points)] = targets, np.log(variances)
-        values, log_noise = jnp.asarray(values), jnp.asarray(log_noise)
-        return eqx.tree_at(lambda g: (g.targets, g.log_noise), new, (values, log_noise)).with_linear(self.linear)
+        given, dtype = len(points), self.points.dtype
+        new = Guide(jnp.asarray(np.resize(points, self.points.shape), dtype), self.targets.shape[1], self.linear)
+        if targets is None or variances is None:
+            return new
+        unit = targets.std(0)
+        unit, values = np.where(unit > 0, unit, 1.0), np.zeros(self.targets.shape)
+        log_noise = np.full(self.log_noise.shape, np.log(variances).max() + UNKNOWN)
+        values[:given], log_noise[:, :given] = targets / unit, np.log(variances)
+        found = tuple(jnp.asarray(each, dtype) for each in (unit, values, log_noise))
+        return eqx.tree_at(lambda g: (g.unit, g.targets, g.log_noise), new, found)
 
     def start(self) -> Points:
         """The hidden states of the points at depth 0."""
@@ -123,7 +128,7 @@ class Guide(eqx.Module):
         outputs, jacobian = self._look_ahead(process, t, w, seen)
         covariance = self._covariance(t, self._future(t, sigma) * jacobian @ jacobian.T)
         factor = cholesky(covariance)
-        missing = (self.targets - outputs).ravel()
+        missing = self._missing(outputs)
         u = sigma * jacobian.T @ solve_upper(factor, solve_lower(factor, missing))
         return sigma * u / jnp.sqrt(1 + jnp.sum(u**2) / LARGEST_SHIFT**2)
 
@@ -139,8 +144,11 @@ class Guide(eqx.Module):
         a = jacobian * jnp.where(linear, std, 0.0)
         kernel = a @ a.T
         noise = self._covariance(zero, self._future(zero, sigma) * kernel)
-        b = (self.targets - outputs).ravel()
+        b = self._missing(outputs)
         return StartLaw(a, cholesky(noise), cholesky(noise + kernel), b, linear, mean, std, *prior)
+
+    def _missing(self, outputs: Float[Array, "point output"]) -> Float[Array, " pseudo"]:
+        return (lax.stop_gradient(self.unit) * self.targets - outputs).ravel()
 
     def _mask(self, size: int) -> np.ndarray:
         mask = np.zeros(size, bool)
@@ -151,13 +159,14 @@ class Guide(eqx.Module):
     def _look_ahead(
         self, process: Moving, t: Float[Array, ""], w: Weights, seen: Points
     ) -> tuple[Float[Array, "point output"], Float[Array, "pseudo weight"]]:
-        """The outputs at depth 1 if the weights stay as they are, and their Jacobian."""
-        dt, count = (1 - t) / LOOK_STEPS, self.targets.shape[1]
+        """The outputs at depth 1 if no more noise came, and their Jacobian."""
+        dt, count, prior = (1 - t) / LOOK_STEPS, self.targets.shape[1], process.prior
 
         def one(h: Float[Array, " state"], w: Weights) -> Float[Array, " output"]:
-            arrays = process.unravel(w)
             for i in range(LOOK_STEPS):
-                h = h + dt * process.f_h(t + (i + 0.5) * dt, h[None], arrays)[0]
+                middle = w + 0.5 * dt * prior.drift(t + i * dt, w)
+                h = h + dt * process.f_h(t + (i + 0.5) * dt, h[None], process.unravel(middle))[0]
+                w = w + dt * prior.drift(t + (i + 0.5) * dt, middle)
             return h[-count:]
 
         def with_rows(h: Float[Array, " state"]) -> tuple[Array, Array]:

@@ -178,7 +178,7 @@ def correction(process: Process, t: Depth, w: Weights, seen: Points | None) -> W
     return own + process.guide.drift(process, t, w, seen)
 
 
-def slope_of_seen(process: Process, t: Depth, w: Weights, seen: Points | None) -> Points | None:
+def slope_of_seen(process: Process, t: Depth, w: Weights, seen: Hidden | None) -> Hidden | None:
     """dh/dt of the hidden states that the guide sees."""
     if seen is None:
         return None
@@ -186,12 +186,12 @@ def slope_of_seen(process: Process, t: Depth, w: Weights, seen: Points | None) -
     return process.f_h(t, seen, process.unravel(w))
 
 
-def with_seen(seen: Points | None, h: Hidden) -> Hidden:
+def with_seen(seen: Points | None, h: Hidden) -> Float[Array, "seen_and_example *state"]:
     """The hidden states that the guide sees, followed by a batch: they are carried as its first examples."""
     return h if seen is None else jnp.concatenate([seen.astype(h.dtype), h])
 
 
-def seen_in(process: Process, h: Hidden) -> Points | None:
+def seen_in(process: Process, h: Float[Array, "seen_and_example *state"]) -> Points | None:
     """The hidden states that the guide sees, as the first examples of a batch."""
     return None if process.guide is None else h[: process.guide.points.shape[0]]
 

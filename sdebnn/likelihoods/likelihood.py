@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 
 from sdebnn import metrics
 
-MAX_PSEUDO_VARIANCE = 100.0  # of a pseudo-observation, from a target that says next to nothing
+PSEUDO_VARIANCES = 1e4  # largest ratio of two variances of pseudo-observations
 TARGETS_OF_ONE_DRAW = 100  # sampled for a credible interval if there is a single draw of the network
 
 Outputs = Float[Array, "*lead output"]
@@ -74,19 +74,23 @@ class AbstractLikelihood(eqx.Module):
     def pseudo_observations(self, y: Array, outputs: int) -> tuple[Float[Array, "example output"], ...]:
         """Observations of the outputs themselves, with normal noise, that say about the same as the targets.
 
-        Returned are their values and variances, by one step of Newton's method from outputs of 0.
+        Returned are their values and variances, by one step of Newton's method from outputs of 0. A target that says
+        next to nothing gets a variance of at most ``PSEUDO_VARIANCES`` times the smallest one.
         """
 
         def log_prob(f: Float[Array, " output"], y: Array) -> Float[Array, ""]:
             return jnp.sum(self.log_prob(f[None], y[None]))
 
-        def one(y: Array) -> tuple[Array, Array]:
-            f = jnp.zeros(outputs)
-            slope, curvature = jax.grad(log_prob)(f, y), jnp.diagonal(jax.hessian(log_prob)(f, y))
-            variance = 1 / jnp.maximum(-curvature, 1 / MAX_PSEUDO_VARIANCE)
-            return slope * variance, variance
+        @jax.jit
+        def derivatives(y: Array) -> tuple[Array, Array]:
+            f = jnp.zeros((y.shape[0], outputs))
+            curvature = jax.vmap(lambda f, y: jnp.diagonal(jax.hessian(log_prob)(f, y)))(f, y)
+            return jax.vmap(jax.grad(log_prob))(f, y), curvature
 
-        return jax.jit(jax.vmap(one))(y)
+        slope, curvature = derivatives(y)
+        largest = jnp.max(-curvature, axis=0)
+        precision = jnp.maximum(-curvature, jnp.where(largest > 0, largest, 1.0) / PSEUDO_VARIANCES)
+        return slope / precision, 1 / precision
 
     def cast_targets(self, y: Array, dtype: DTypeLike) -> Array:
         """Targets in the type in which they are trained on; ``dtype`` is the floating-point type of the inputs."""

@@ -111,7 +111,8 @@ class SDEBNN(AbstractModel):
         def picks_outputs(layer: AbstractModel) -> bool:
             return isinstance(layer, Deterministic) and isinstance(layer.module, Last)
 
-        return SDEBNN(with_placed_guide(self.layers, likelihood, data, picks_outputs))
+        layers = with_placed_guide(self.layers, likelihood, data, picks_outputs)
+        return self if all(new is old for new, old in zip(layers, self.layers, strict=True)) else SDEBNN(layers)
 
     @staticmethod
     def mlp(

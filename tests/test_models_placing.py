@@ -1,0 +1,141 @@
+"""Guides before and in training: where they begin, what they keep, and what ``fit`` makes of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import KEY, QUIET, arrays
+
+from sdebnn import Categorical, FixedGrid, Gaussian, StudentT, fit, predict
+from sdebnn.baselines import Ensemble
+from sdebnn.models.placing import spread_out
+from sdebnn.nn import SDEBNN, Deterministic, blocks
+from sdebnn.train import Checkpoints, Objective, Optimizer
+
+
+def small(points=4, **options):
+    return SDEBNN.mlp(1, 1, width=4, points=points, solver=FixedGrid(3), key=KEY, **options)
+
+
+def sine(n=10):
+    x = jnp.linspace(-2, 2, n)[:, None]
+    return x, jnp.sin(2 * x)
+
+
+def guide_of(model):
+    return blocks(model)[0].guide
+
+
+def test_points_are_spread_over_the_inputs_and_know_their_targets():
+    x, y = sine()
+    guide = guide_of(small().before_training(Gaussian(0.1), (x, y)))
+    at = np.asarray(guide.points[:, 0])
+    assert {-2.0, 2.0} <= set(at.tolist())
+    np.testing.assert_allclose(guide.unit * guide.targets[:, 0], np.sin(2 * at), atol=1e-6)
+    np.testing.assert_allclose(np.exp(guide.log_noise), 0.01, rtol=1e-5)
+    np.testing.assert_array_equal(guide.points[:, 1:], 0)
+
+
+def test_spread_out_rows_are_farthest_points_in_units_of_each_column():
+    x = np.array([[0.0, 0.0], [1.0, 100.0], [2.0, 0.0], [2.0, 200.0], [0.0, 200.0]])
+    assert set(spread_out(x, 4).tolist()) == {0, 2, 3, 4}
+    assert len(spread_out(x, 9)) == 5
+
+
+def test_more_points_than_rows_leave_the_others_without_knowledge():
+    x, y = sine(3)
+    model = small(points=5).before_training(Gaussian(0.1), (x, y))
+    assert np.sum(np.asarray(guide_of(model).log_noise[0, :, 0]) > 10) == 2
+    outputs, kl = model(x, key=KEY)
+    assert np.isfinite(np.append(outputs, kl)).all()
+
+
+def test_a_model_that_was_trained_is_left_as_it_is():
+    x, y = sine()
+    model = small().before_training(Gaussian(0.1), (x, y))
+    again = model.before_training(Gaussian(0.1), (x + 1, 2 * y))
+    for a, b in zip(arrays(model), arrays(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_head_of_its_own_leaves_the_guide_without_targets():
+    x, y = sine()
+    model = small()
+    net = SDEBNN((*model.layers[:2], Deterministic(eqx.nn.Linear(4, 1, key=KEY))))
+    guide = guide_of(net.before_training(Gaussian(0.1), (x, y)))
+    assert np.abs(np.asarray(guide.points)).max() == 2
+    assert np.asarray(guide.log_noise).min() > 10
+
+
+def test_members_of_an_ensemble_are_placed_too():
+    x, y = sine()
+    model = Ensemble([small(), small()]).before_training(Gaussian(0.1), (x, y))
+    assert not guide_of(model.member(1)).is_new
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "outputs"),
+    [
+        (Gaussian(0.3), jnp.array([[1.5]]), 1),
+        (Gaussian(None), jnp.array([[1.5]]), 2),
+        (StudentT(4.0, 0.3), jnp.array([[0.2]]), 1),
+        (Categorical(), jnp.array([2]), 3),
+    ],
+    ids=["Gaussian", "Gaussian with its scale", "Student", "classes"],
+)
+def test_pseudo_observations_have_the_slope_of_the_log_likelihood(likelihood, y, outputs):
+    """At outputs of 0, d/df log N(f; value, variance) = value / variance is the slope of log p(y | f)."""
+    values, variances = likelihood.pseudo_observations(y, outputs)
+    slope = jax.grad(lambda f: jnp.sum(likelihood.log_prob(f, y)))(jnp.zeros((1, outputs)))
+    np.testing.assert_allclose(values / variances, slope, rtol=1e-5)
+    assert np.all(np.asarray(variances) > 0)
+    if isinstance(likelihood, Gaussian) and outputs == 1:
+        np.testing.assert_allclose(variances, 0.09, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = sine(12)
+    options = {"epochs": 60, "objective": Objective(draws=2), "optimizer": Optimizer(0.05)}
+    return fit(
+        SDEBNN.mlp(1, 1, width=8, points=8, solver=FixedGrid(6), key=KEY), Gaussian(0.1), x, y, **QUIET, **options
+    )
+
+
+def test_a_short_fit_follows_the_data_and_returns_to_the_prior_far_from_them(fitted):
+    x, y = sine(12)
+    elbo = fitted.history["elbo"]
+    assert elbo[-10:].mean() > elbo[:3].mean() + 1
+    assert elbo[-10:].mean() > -80  # for 12 points a constant has less than -400
+    inside = np.asarray(predict(fitted.model, x, draws=60, key=KEY))[..., 0]
+    assert np.abs(inside.mean(0) - np.asarray(y)[:, 0]).max() < 0.3
+    far = np.asarray(predict(fitted.model, x + 30, draws=60, key=KEY))[..., 0]
+    assert far.std(0).min() > 2 * inside.std(0).mean()
+
+
+@pytest.mark.slow
+def test_a_guided_fit_resumes_bit_for_bit(tmp_path):
+    x, y = sine(8)
+    options = {**QUIET, "objective": Objective(draws=1)}
+    whole = fit(small(), Gaussian(0.1), x, y, epochs=6, checkpoints=Checkpoints(tmp_path / "a"), **options)
+    fit(small(), Gaussian(0.1), x, y, epochs=6, checkpoints=Checkpoints(tmp_path / "b", every=0.0, keep=4), **options)
+    saved = sorted((tmp_path / "b" / "checkpoints").glob("step-*"))
+    assert len(saved) >= 4  # two files for each step
+    for file in saved[-2:]:
+        file.unlink()
+    resumed = fit(
+        small(), Gaussian(0.1), x, y, epochs=6, checkpoints=Checkpoints(tmp_path / "b", True, 0.0, 4), **options
+    )  # fmt: skip
+    for a, b in zip(arrays(whole.model), arrays(resumed.model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_units_do_not_matter():
+    x = jnp.array([[-1.9], [-1.2], [-0.8], [0.1], [0.5], [1.3], [2.0]])  # no two choices of points are equally good
+    y = jnp.sin(2 * x)
+    options = {**QUIET, "epochs": 5, "objective": Objective(draws=1)}
+    plain = fit(small(), Gaussian(0.1), x, y, **options).history["elbo"]
+    other = fit(small(), Gaussian(50.0), 1000 * x + 7000, 500 * y - 3000, **options).history["elbo"]
+    np.testing.assert_allclose(other + 7 * np.log(500), plain, atol=0.5)
