@@ -42,8 +42,9 @@ class Waves(AbstractLayer):
 
     With standard normal weights, y at depth 1 has about the standard deviation ``scale`` around ``offset``, and changes
     over distances of about ``length``, everywhere. Its distribution does not depend on x: beyond the data, a posterior
-    returns to the prior. ``center`` and ``offset`` are constants that suit the data. ``length`` (one number, or one for each input) and ``scale`` (one number, or one for each
-    output) are fixed if they are given, and are trained if they are None.
+    returns to the prior. ``length`` (one number, or one for each input) and ``scale`` (one number, or one for each
+    output) are fixed if they are given, and are trained if they are None. ``center`` and ``offset`` are constants,
+    which ``fit`` sets to the means of the data.
     """
 
     weights: WaveWeights

@@ -59,8 +59,9 @@ def test_a_fitted_elbo_comes_near_the_log_evidence_and_stays_below_it():
     fitted = fit(held, Gaussian(noise), x, targets, key=KEY, epochs=600, objective=Objective(draws=16), progress=False)
     mean, error = bound(fitted.model, x, targets, noise)
     assert mean <= evidence + 4 * error
-    # A drift that sees w alone cannot reach it: what is left of the posterior lies in ∫ w.
-    assert evidence - mean < 0.65 < 1.0 < evidence - untrained
+    # A drift that sees w alone cannot reach it: what is left of the posterior lies in ∫ w. A guide sees it, and
+    # reaches the evidence of this model (test_integrate_guide.py).
+    assert 0.45 < evidence - mean < 0.65 < 1.0 < evidence - untrained
     assert np.mean(fitted.history["elbo"][-100:]) > np.mean(fitted.history["elbo"][:100])
 
 

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
 
-from sdebnn import __version__
+from sdebnn import __version__, metrics
 from sdebnn.checks import check_count
 from sdebnn.cli.common import key_of, prepare_pictures, pyplot, save_picture
 from sdebnn.contract import AbstractModel, draw_keys
@@ -21,30 +20,34 @@ from sdebnn.files import write_whole
 from sdebnn.likelihoods import AbstractLikelihood, Gaussian
 from sdebnn.models import SDEBNN, blocks, prior_of
 from sdebnn.predict import evaluate, predict
-from sdebnn.processes import Normal, Point
 from sdebnn.train import Objective, fit
+
+EXAMPLES = 40
+SEEN = 6.0  # the pictures show inputs up to this distance from 0
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and metrics.json.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the data, the model and its draws.")] = 0,
-    epochs: Annotated[int, typer.Option(help="Training steps.")] = 5000,
+    epochs: Annotated[int, typer.Option(help="Training steps.")] = 300,
 ) -> None:
-    """Fit a one-dimensional regression, and draw its uncertainty inside and outside the range of the data."""
+    """Fit 40 points with a gap between them, and draw what is known inside the data, in the gap and beyond."""
     check_count("epochs", epochs)
     keys = jax.random.split(key_of(seed), 7)
     prepare_pictures(out)
-    x, y = toy.wave(200, key=keys[0])
-    model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.WAVE_NOISE)
+    x, y = toy.two_sides(EXAMPLES, key=keys[0])
+    model, likelihood = SDEBNN.mlp(1, 1, key=keys[1]), Gaussian(toy.TWO_SIDES_NOISE)
     kl_weight, start = 1.0, time.perf_counter()
     fitted = fit(model, likelihood, x, y, key=keys[2], epochs=epochs, objective=Objective(kl_weight=kl_weight))
     seconds = time.perf_counter() - start
 
-    held_out = toy.wave(400, key=keys[3])
+    held_out = toy.two_sides(400, key=keys[3])
     scores = evaluate(fitted.model, fitted.likelihood, *held_out, draws=400, key=keys[4])
-    metrics = {
+    elbo = fitted.history["elbo"][-max(1, epochs // 10) :].mean()
+    found = {
         **scores,
-        **_spread(fitted.model, fitted.likelihood, key=keys[5]),
+        **_zones(fitted.model, key=keys[5]),
+        "elbo": float(elbo),
         "kl_weight": kl_weight,
         "examples": len(x),
         "epochs": epochs,
@@ -52,77 +55,80 @@ def demo(
         "fit_seconds": round(seconds, 2),
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
-    write_whole(out / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    write_whole(out / "metrics.json", (json.dumps(found, indent=2) + "\n").encode())
     assert isinstance(fitted.model, SDEBNN)
     _pictures(out, fitted.model, fitted.likelihood, x, y, key=keys[6])
     print(
-        f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: 95 % intervals cover "
-        f"{metrics['coverage_95']:.1%} of 400 held-out points, and the predictive spread is "
-        f"{metrics['std_ratio']:.1f} times wider one range-width outside the data."
+        f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: the 95 % band of the function contains the "
+        f"truth at {found['coverage_inside']:.0%} of the inputs among the data, {found['coverage_gap']:.0%} in the gap "
+        f"and {found['coverage_beyond']:.0%} beyond, where it is {found['std_ratio']:.0f} times as wide."
     )
 
 
-def _spread(model: AbstractModel, likelihood: AbstractLikelihood, *, key: jax.Array) -> dict[str, float]:
-    """The predictive standard deviation inside the range of the data, and one width outside it (the smaller side)."""
-    low, high = toy.WAVE_RANGE
-    width = high - low
-    grid = jnp.concatenate([jnp.linspace(low, high, 81), jnp.array([low - width, high + width])])[:, None]
-    targets = likelihood.sample(predict(model, grid, draws=400, key=key), key=jax.random.fold_in(key, 1))
-    std = np.asarray(targets.std(0))[:, 0]
-    inside, outside = float(std[:81].mean()), float(std[81:].min())
-    return {"std_inside": inside, "std_outside": outside, "std_ratio": outside / inside}
+def _zones(model: AbstractModel, *, key: jax.Array) -> dict[str, float]:
+    """Spread of the function, and coverage of the truth by its 95 % band, among the data, in the gap, and beyond.
+
+    Beyond means up to half the width of the data on each side.
+    """
+    edge, gap = toy.TWO_SIDES_RANGE[1], toy.TWO_SIDES_GAP[1]
+    grid = jnp.linspace(-2 * edge, 2 * edge, 321)[:, None]
+    samples, distance = predict(model, grid, draws=400, key=key)[..., 0], np.abs(np.asarray(grid[:, 0]))
+    low, high = metrics.interval(np.asarray(samples), 0.95)
+    truth = np.asarray(toy.two_sides_mean(grid[:, 0]))
+    std, inside = np.asarray(samples.std(0)), (distance >= gap) & (distance <= edge)
+    zones = {"inside": inside, "gap": distance < gap, "beyond": distance > edge}
+    found = {f"std_{name}": float(std[where].mean()) for name, where in zones.items()}
+    covered = (low <= truth) & (truth <= high)
+    found |= {f"coverage_{name}": float(covered[where].mean()) for name, where in zones.items()}
+    return {**found, "std_ratio": found["std_beyond"] / found["std_inside"]}
 
 
 def _pictures(
     out: Path, model: SDEBNN, likelihood: AbstractLikelihood, x: jax.Array, y: jax.Array, *, key: jax.Array
 ) -> None:
-    """Write predictive.png (prior and posterior) and trajectories.png (hidden states over depth)."""
+    """Write predictive.png (prior and posterior) and trajectories.png (outputs over depth)."""
     from sdebnn import plots
 
     plt = pyplot()
 
-    grid = jnp.linspace(-6, 6, 161)[:, None]
+    laws = (prior_of(model), model)
+    grid = jnp.linspace(-SEEN, SEEN, 201)[:, None]
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
-    for axes, law, title in zip(
-        panels,
-        (prior_of(model), model),
-        ("Prior: before any data", f"Posterior: after {len(x)} observations"),
-        strict=True,
-    ):
-        samples = predict(law, grid, draws=2000, key=key)
+    titles = ("Prior: before any data", f"Posterior: after {len(x)} observations")
+    for axes, law, title in zip(panels, laws, titles, strict=True):
+        samples = predict(law, grid, draws=500, key=key)
         plots.bands(axes, grid[:, 0], likelihood.sample(samples, key=jax.random.fold_in(key, 1))[..., 0])
         plots.draws(axes, grid[:, 0], likelihood.center(samples)[:5, :, 0])
         plots.label(axes, title, "x", "y" if axes is panels[0] else "")
     plots.observations(panels[1], x[:, 0], y[:, 0])
-    panels[1].plot(grid[:, 0], toy.wave_mean(grid[:, 0]), "--", color="#555", linewidth=1, label="truth")
+    panels[1].plot(grid[:, 0], toy.two_sides_mean(grid[:, 0]), "--", color="#555", linewidth=1, label="truth")
     panels[1].legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
-    panels[1].set_ylim(-4, 4)
+    panels[1].set_ylim(-4.5, 4.5)
     save_picture(figure, out / "predictive.png")
 
-    inputs = jnp.linspace(*toy.WAVE_RANGE, 6)[:, None]
-    block = blocks(model)[0]
-    assert isinstance(block.initial, Normal)
-    without_noise = eqx.tree_at(  # σ nearly zero and w_0 a point, so that each input has one trajectory
-        lambda model: (blocks(model)[0].prior.sigma, blocks(model)[0].initial),
-        model,
-        (1e-6, Point(block.initial.mean)),
-    )
+    inputs = jnp.array([[-1.8], [-1.2], [-0.8], [0.0], [0.8], [1.6]])
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
-    titles = ("The same net without noise: an ODE", "The posterior: weights follow an SDE")
-    for axes, law, title in zip(panels, (without_noise, model), titles, strict=True):
-        plots.trajectories(axes, block.solver.times(), _read_out(law, inputs, draws=200, key=key))
-        plots.label(axes, title, "depth t", "hidden state, as the output reads it" if axes is panels[0] else "")
+    titles = (
+        "Prior: weights follow an SDE, and move the outputs",
+        "Posterior: the drift steers the outputs to the data",
+    )
+    for axes, law, title in zip(panels, laws, titles, strict=True):
+        plots.trajectories(axes, blocks(model)[0].solver.times(), _outputs_over_depth(law, inputs, draws=200, key=key))
+        plots.label(axes, title, "depth t", "output" if axes is panels[0] else "")
+    panels[1].scatter(
+        jnp.ones(len(inputs)), toy.two_sides_mean(inputs[:, 0]), marker="x", s=30, color="#1b1b1e", zorder=4
+    )
     save_picture(figure, out / "trajectories.png")
 
 
-def _read_out(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
-    """The output layer applied to the hidden states at all depths, as an array "draw time example"."""
-    augment, _, head = model.layers
+def _outputs_over_depth(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
+    """The last layer applied to the hidden states at all depths, as an array "draw time example"."""
+    augment, _, last = model.layers
     block = blocks(model)[0]
 
     def one(key: jax.Array) -> jax.Array:
         h0, _ = augment(x, key=key)
         states, _ = block.trajectory(h0, key=jax.random.fold_in(key, 1))  # the key of layer 1, as in SDEBNN
-        return jax.vmap(lambda h: head(h, key=key)[0][:, 0])(states)
+        return jax.vmap(lambda h: last(h, key=key)[0][:, 0])(states)
 
     return jax.jit(jax.vmap(one))(draw_keys(key, draws))

@@ -101,6 +101,24 @@ def gap(examples: int, *, key: PRNGKeyArray) -> Regression:
     return x, gap_mean(x) + 0.1 * jax.random.normal(noise_key, x.shape)
 
 
+TWO_SIDES_RANGE, TWO_SIDES_GAP, TWO_SIDES_NOISE = (-2.0, 2.0), (-0.7, 0.7), 0.1
+
+
+def two_sides_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The mean of ``two_sides``: a sine plus a linear trend."""
+    return jnp.sin(3 * x) + 0.3 * x
+
+
+def two_sides(examples: int, *, key: PRNGKeyArray) -> Regression:
+    """Half of the inputs are in [-2, -0.7], half in [0.7, 2]; the noise has standard deviation 0.1."""
+    check_count("examples", examples)
+    check_key(key)
+    input_key, noise_key = jax.random.split(key)
+    x = jax.random.uniform(input_key, (examples, 1), minval=TWO_SIDES_GAP[1], maxval=TWO_SIDES_RANGE[1])
+    x = jnp.where(jnp.arange(examples)[:, None] % 2 == 0, x, -x)
+    return x, two_sides_mean(x) + TWO_SIDES_NOISE * jax.random.normal(noise_key, x.shape)
+
+
 def moons(examples: int, *, noise: float = 0.1, key: PRNGKeyArray) -> Classification:
     """Two interleaving half circles of radius 1 with normal noise; half of the examples in each class."""
     label, u, blur = _plane(examples, 2, noise, key)

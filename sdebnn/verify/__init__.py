@@ -16,6 +16,7 @@ from sdebnn.verify.known_posterior import (
     posterior_if_w0_is_inferred,
 )
 from sdebnn.verify.objective import evidence, landing, marginals, path_kl, unbiased
+from sdebnn.verify.seeing import seeing
 from sdebnn.verify.solving import (
     adaptive,
     coarser,
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 SUITE = (
-    marginals, path_kl, evidence, landing, unbiased, strong_order, refining, adaptive, gradients, reversible,
+    marginals, path_kl, evidence, seeing, landing, unbiased, strong_order, refining, adaptive, gradients, reversible,
     reproducible, stability,
 )  # fmt: skip
 
