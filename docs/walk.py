@@ -28,6 +28,7 @@ LAYERS = {
         "likelihoods": 4,
         "metrics": 5,
         "calibration": 6,
+        "waves": 7,
     },
     "models": {"nets": 0, "models": 1, "contract": 2, "integrate": 3, "baselines": 4, "nn": 5},
     "use": {"train": 1.6, "predict": 4, "describe": 5},
@@ -55,11 +56,15 @@ LEFT, RIGHT, BOTTOM = 1.2, 9.95, 0.05
 FACES = ("#eeeeee", "#f7efd9", "#e4eef7", "#e8f3e6", "#f5e6ee", "#ece7f4")
 
 
+def _gap(rooms: dict[str, float]) -> float:
+    return (RIGHT - LEFT) / max(6, len(rooms))
+
+
 def centers() -> dict[str, tuple[float, float]]:
     """The center of the box of every room, foundations at the bottom."""
     found = {}
     for row, rooms in enumerate(LAYERS.values()):
-        gap = (RIGHT - LEFT) / max(6, len(rooms))
+        gap = _gap(rooms)
         for room, column in rooms.items():
             found[room] = (LEFT + gap * (column + 0.5), BOTTOM + ROW * row + BOX_HEIGHT / 2)
     return found
@@ -94,18 +99,27 @@ def draw(path: Path) -> None:
     places = centers()
     for row, (layer, rooms) in enumerate(LAYERS.items()):
         axes.text(0.1, BOTTOM + ROW * row + BOX_HEIGHT / 2, layer, fontsize=11, style="italic", va="center")
+        box = min(BOX, _gap(rooms) - 0.04)
         for room in rooms:
             x, y = places[room]
             axes.add_patch(
                 FancyBboxPatch(
-                    (x - BOX / 2 + 0.04, y - BOX_HEIGHT / 2 + 0.04), BOX - 0.08, BOX_HEIGHT - 0.08,
+                    (x - box / 2 + 0.04, y - BOX_HEIGHT / 2 + 0.04), box - 0.08, BOX_HEIGHT - 0.08,
                     boxstyle="round,pad=0.04", facecolor=FACES[row], edgecolor="#999999", zorder=1,
                 )
             )  # fmt: skip
             halo = [withStroke(linewidth=3, foreground=FACES[row])]
             up = 0.16 if row else 0.0
             axes.text(
-                x, y + up, room, fontsize=11, ha="center", va="center", zorder=4, weight="bold", path_effects=halo
+                x,
+                y + up,
+                room,
+                fontsize=11 if len(rooms) < 8 else 9.5,
+                ha="center",
+                va="center",
+                zorder=4,
+                weight="bold",
+                path_effects=halo,
             )
     for number, (name, steps) in enumerate(stops().items()):
         colour = WALKS[name][0]
