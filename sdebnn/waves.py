@@ -17,6 +17,8 @@ from sdebnn.fields import AbstractLayer
 from sdebnn.host_arrays import filled, normals
 from sdebnn.processes import Depth
 
+TREND = 0.25  # standard deviation of the trend's slope, in units of scale / length
+
 
 class WaveWeights(eqx.Module):
     """The arrays of ``Waves`` that are random, standardised."""
@@ -29,6 +31,7 @@ class WaveWeights(eqx.Module):
     inner_bias: Float[Array, " augment"]
     outer: Float[Array, "out width"]
     outer_bias: Float[Array, " out"]
+    trend: Float[Array, "out in"]
 
 
 class Waves(AbstractLayer):
@@ -37,14 +40,14 @@ class Waves(AbstractLayer):
     The state is h = (x, z, y): the inputs, which stay as they are, ``augment`` numbers that act on themselves, and the
     outputs, all of which start at 0:
 
-        φ = √(2 / width) sin(A (x - center) / length + E z / √augment + f t + π a)
-        z' = C φ + c,      y' = offset + scale · (B φ + b)
+        v = (x - center) / length,      φ = √(2 / width) sin(A v + E z / √augment + f t + π a)
+        z' = C φ + c,      y' = offset + scale · (B φ + b + G v / (4 √inputs))
 
-    With standard normal weights, y at depth 1 has about the standard deviation ``scale`` around ``offset``, and changes
-    over distances of about ``length``, everywhere. Its distribution does not depend on x: beyond the data, a posterior
-    returns to the prior. ``length`` (one number, or one for each input) and ``scale`` (one number, or one for each
-    output) are fixed if they are given, and are trained if they are None. ``center`` and ``offset`` are constants,
-    which ``fit`` sets to the means of the data.
+    With standard normal weights, y at depth 1 is a smooth function of size ``scale`` around ``offset``, which changes
+    over distances of about ``length``, plus a weak trend, a slope of about scale / (4 length). Beyond the data, a
+    posterior returns to the prior, and its spread grows with the distance. ``length`` (one number, or one for each
+    input) and ``scale`` (one number, or one for each output) are fixed if they are given, and are trained if they are
+    None. ``center`` and ``offset`` are constants, which ``fit`` sets to the means of the data.
     """
 
     weights: WaveWeights
@@ -74,7 +77,7 @@ class Waves(AbstractLayer):
 
         self.weights = WaveWeights(
             drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(augment, width),
-            drawn(augment), drawn(out_size, width), drawn(out_size),
+            drawn(augment), drawn(out_size, width), drawn(out_size), drawn(out_size, in_size),
         )  # fmt: skip
         self.log_length = _logarithms("length", length, in_size)
         self.log_scale = _logarithms("scale", scale, out_size)
@@ -88,7 +91,7 @@ class Waves(AbstractLayer):
     @property
     def linear(self) -> Callable[[Any], Any]:
         """B and b."""
-        return lambda field: (field.weights.outer, field.weights.outer_bias)
+        return lambda field: (field.weights.outer, field.weights.outer_bias, field.weights.trend)
 
     def suited_to(self, h: Float[np.ndarray, "example state"], outputs: Float[np.ndarray, "example output"]) -> "Waves":
         """Center and offset are the means of the data. Length and scale start at their spreads if they are trained."""
@@ -106,12 +109,15 @@ class Waves(AbstractLayer):
         (width, in_size), augment = w.inputs.shape, w.states.shape[1]
         x, z = h[:in_size], h[in_size : in_size + augment]
         length, scale = (jnp.exp(jnp.asarray(log, h.dtype)) for log in (self.log_length, self.log_scale))
-        angle = w.inputs @ ((x - lax.stop_gradient(self.center)) / length) + t * w.depth + math.pi * w.phase
+        x_scaled = (x - lax.stop_gradient(self.center)) / length
+        angle = w.inputs @ x_scaled + t * w.depth + math.pi * w.phase
         if augment:
             angle = angle + w.states @ z / math.sqrt(augment)
         wave = math.sqrt(2 / width) * jnp.sin(angle)
         inner = w.inner @ wave + w.inner_bias
-        outer = lax.stop_gradient(self.offset) + scale * (w.outer @ wave + w.outer_bias)
+        outer = lax.stop_gradient(self.offset) + scale * (
+            w.outer @ wave + w.outer_bias + TREND / math.sqrt(in_size) * w.trend @ x_scaled
+        )
         return jnp.concatenate([jnp.zeros_like(x), inner, outer])
 
 

@@ -10,7 +10,7 @@ from small_models import KEY
 from sdebnn import FixedGrid
 from sdebnn.nn import SDEBNN, prior_of
 from sdebnn.processes import OU
-from sdebnn.waves import Waves
+from sdebnn.waves import TREND, Waves
 
 DRAWS = 4000
 
@@ -25,19 +25,22 @@ def prior_draws(x, **options):
 
 
 @pytest.mark.parametrize(("length", "scale"), [(0.5, 3.0), (2.0, 0.4)])
-def test_the_covariance_of_the_prior_is_a_constant_plus_a_bell_of_the_given_length_and_scale(length, scale):
+def test_the_covariance_of_the_prior_is_a_constant_a_bell_and_a_trend_of_the_given_length_and_scale(length, scale):
     x = jnp.array([[-3.0], [0.0], [0.5], [2.0]])
     values = prior_draws(x, augment=0, length=length, scale=scale)
     distance = np.asarray(x) - np.asarray(x).T
-    exact = scale**2 * (1 + np.exp(-0.5 * (distance / length) ** 2))
-    # The variance of a product of two jointly normal numbers is at most twice that of their squares.
-    np.testing.assert_allclose(np.cov(values.T), exact, atol=4 * 2 * scale**2 * np.sqrt(2 / DRAWS))
-    assert np.abs(values.mean(0)).max() < 4 * scale * np.sqrt(2 / DRAWS)
+    trend = TREND**2 * np.asarray(x) * np.asarray(x).T / length**2
+    exact = scale**2 * (1 + np.exp(-0.5 * (distance / length) ** 2) + trend)
+    variances = np.diag(exact)
+    # The standard error of a covariance of normal numbers is at most sqrt(2 variance variance' / draws).
+    assert np.all(np.abs(np.cov(values.T) - exact) < 4 * np.sqrt(2 * np.outer(variances, variances) / DRAWS))
+    assert np.all(np.abs(values.mean(0)) < 4 * np.sqrt(variances / DRAWS))
 
 
-def test_with_feedback_the_law_of_a_value_does_not_depend_on_where_it_is():
-    values = prior_draws(jnp.array([[0.0], [1.0], [50.0]]), augment=2, length=1.0, scale=1.0)
-    spread = values.std(0)
+def test_with_feedback_the_spread_of_a_value_depends_on_where_it_is_by_the_trend_alone():
+    x = np.array([0.0, 1.0, 5.0])
+    values = prior_draws(jnp.asarray(x, float)[:, None], augment=2, length=1.0, scale=1.0)
+    spread = np.sqrt(values.var(0) - (TREND * x) ** 2)
     assert np.abs(spread / spread.mean() - 1).max() < 4 / np.sqrt(DRAWS)
 
 
