@@ -106,7 +106,7 @@ def _pictures(
     panels[1].set_ylim(-4.5, 4.5)
     save_picture(figure, out / "predictive.png")
 
-    inputs = jnp.array([[-1.8], [-1.2], [-0.8], [0.0], [0.8], [1.6]])
+    inputs = jnp.array([[-1.5], [-0.8], [0.0], [0.8], [1.5]])
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     titles = (
         "Prior: weights follow an SDE, and move the outputs",
