@@ -8,7 +8,7 @@ from ``sdebnn.processes`` and from ``sdebnn.integrate``.
 from sdebnn.contract import AbstractModel, draw_keys
 from sdebnn.convolutions import Conv, GroupNorm, Pixels, TimeConv, TimeConvLayer, pooled, squeeze, unsqueeze
 from sdebnn.fields import AbstractLayer, Augment, Readout, Standardised, TimeMLP, fan_in_scale, over_batch, own_scales
-from sdebnn.integrate import Solution
+from sdebnn.integrate import Guide, Solution
 from sdebnn.models import (
     SDEBNN,
     Deterministic,
@@ -21,6 +21,7 @@ from sdebnn.models import (
     prior_of,
     refined,
 )
+from sdebnn.waves import Waves
 
 __all__ = [
     "SDEBNN",
@@ -30,6 +31,7 @@ __all__ = [
     "Conv",
     "Deterministic",
     "GroupNorm",
+    "Guide",
     "MeanField",
     "ODEBlock",
     "Pixels",
@@ -40,6 +42,7 @@ __all__ = [
     "TimeConv",
     "TimeConvLayer",
     "TimeMLP",
+    "Waves",
     "bayesianize",
     "blocks",
     "draw_keys",

@@ -33,6 +33,7 @@ REGRESSIONS = {
     "step": (lambda x: np.where(x < 0, 0.0, 1.0), lambda x: 0.1, (-1, 1)),
     "uneven": (lambda x: np.sin(2 * x), lambda x: 0.05 + 0.45 * (x + 3) / 6, (-3, 3)),
     "gap": (lambda x: np.cos(4 * x + 0.8), lambda x: 0.1, (-1, 1)),
+    "two_sides": (lambda x: np.sin(3 * x) + 0.3 * x, lambda x: 0.1, (-2, 2)),
 }
 
 
@@ -45,6 +46,8 @@ def test_a_regression_is_its_mean_plus_noise_of_the_stated_size(name):
     noise = (np.asarray(y, dtype=float) - mean(inputs)) / std(inputs)  # standard normal
     assert abs(noise.mean()) < 4 / np.sqrt(4000)
     assert abs(noise.std() - 1) < 4 / np.sqrt(2 * 4000)
+    for feature in (inputs, np.abs(inputs)):  # the noise does not depend on the inputs
+        assert abs(np.corrcoef(feature[:, 0], noise[:, 0])[0, 1]) < 4 / np.sqrt(4000)
     width = high - low
     assert low <= inputs.min() < low + 0.01 * width
     assert high - 0.01 * width < inputs.max() <= high
@@ -65,6 +68,9 @@ def test_the_gap_is_empty_and_its_sides_are_even():
     x, _ = toy.gap(1001, key=KEY)
     assert not np.any((np.asarray(x) > -0.7 + 1e-6) & (np.asarray(x) < 0.5))
     assert np.sum(np.asarray(x) < 0) == 501
+    x, _ = toy.two_sides(1001, key=KEY)
+    assert np.abs(np.asarray(x)).min() >= 0.7
+    assert np.sum(np.asarray(x) < 0) == 500
 
 
 def test_moons_without_noise_are_two_half_circles():

@@ -12,6 +12,7 @@ from sdebnn.baselines import Ensemble
 from sdebnn.models.placing import spread_out
 from sdebnn.nn import SDEBNN, Deterministic, blocks
 from sdebnn.train import Checkpoints, Objective, Optimizer
+from sdebnn.train.collapse import default_warmup
 
 
 def small(points=4, **options):
@@ -112,6 +113,11 @@ def test_a_short_fit_follows_the_data_and_returns_to_the_prior_far_from_them(fit
     assert np.abs(inside.mean(0) - np.asarray(y)[:, 0]).max() < 0.3
     far = np.asarray(predict(fitted.model, x + 30, draws=60, key=KEY))[..., 0]
     assert far.std(0).min() > 2 * inside.std(0).mean()
+
+
+def test_a_guided_net_needs_no_warm_up_of_the_kl_weight():
+    assert default_warmup(small()) == 0
+    assert default_warmup(SDEBNN.paper_mlp(1, 1, widths=(2,), drift=(2,), key=KEY)) > 0
 
 
 @pytest.mark.slow
