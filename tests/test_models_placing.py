@@ -9,7 +9,8 @@ from small_models import KEY, QUIET, arrays
 
 from sdebnn import Categorical, FixedGrid, Gaussian, StudentT, fit, predict
 from sdebnn.baselines import Ensemble
-from sdebnn.models.placing import spread_out
+from sdebnn.integrate.guide import SPEED
+from sdebnn.models.placing import spread_out, summarised
 from sdebnn.nn import SDEBNN, Deterministic, blocks
 from sdebnn.train import Checkpoints, Objective, Optimizer
 from sdebnn.train.collapse import default_warmup
@@ -29,12 +30,12 @@ def guide_of(model):
 
 
 def test_points_are_spread_over_the_inputs_and_know_their_targets():
-    x, y = sine()
+    x, y = sine(4)
     guide = guide_of(small().before_training(Gaussian(0.1), (x, y)))
     at = np.asarray(guide.points[:, 0])
     assert {-2.0, 2.0} <= set(at.tolist())
     np.testing.assert_allclose(guide.unit * guide.targets[:, 0], np.sin(2 * at), atol=1e-6)
-    np.testing.assert_allclose(np.exp(guide.log_noise), 0.01, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(SPEED * guide.log_noise), 0.01, rtol=1e-5)
     np.testing.assert_array_equal(guide.points[:, 1:], 0)
 
 
@@ -44,10 +45,21 @@ def test_spread_out_rows_are_farthest_points_in_units_of_each_column():
     assert len(spread_out(x, 9)) == 5
 
 
+def test_of_more_rows_than_points_each_point_is_the_mean_of_those_nearest_to_it():
+    x = np.array([[0.0], [0.2], [5.0], [5.4], [5.2], [9.0]])
+    y = 3 * x - 1  # a line: the mean of the targets is the target at the mean
+    variances = np.array([[1.0], [1.0], [0.5], [0.5], [0.5], [2.0]])
+    at, values, found = summarised(x, y, variances, 3)
+    order = np.argsort(at[:, 0])
+    np.testing.assert_allclose(at[order, 0], [0.1, 5.2, 9.0])
+    np.testing.assert_allclose(values, 3 * at - 1)
+    np.testing.assert_allclose(found[order, 0], [1 / 2, 0.5 / 3, 2.0])
+
+
 def test_more_points_than_rows_leave_the_others_without_knowledge():
     x, y = sine(3)
     model = small(points=5).before_training(Gaussian(0.1), (x, y))
-    assert np.sum(np.asarray(guide_of(model).log_noise[0, :, 0]) > 10) == 2
+    assert np.sum(SPEED * np.asarray(guide_of(model).log_noise[0, :, 0]) > 10) == 2
     outputs, kl = model(x, key=KEY)
     assert np.isfinite(np.append(outputs, kl)).all()
 
@@ -66,7 +78,7 @@ def test_a_head_of_its_own_leaves_the_guide_without_targets():
     net = SDEBNN((*model.layers[:2], Deterministic(eqx.nn.Linear(4, 1, key=KEY))))
     guide = guide_of(net.before_training(Gaussian(0.1), (x, y)))
     assert np.abs(np.asarray(guide.points)).max() == 2
-    assert np.asarray(guide.log_noise).min() > 10
+    assert SPEED * np.asarray(guide.log_noise).min() > 10
 
 
 def test_members_of_an_ensemble_are_placed_too():

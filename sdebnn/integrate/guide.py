@@ -30,6 +30,7 @@ from sdebnn.processes.drift import between_knots
 KNOTS = 6  # over depth, between which variances are interpolated
 LOOK_STEPS = 2  # steps of the look-ahead, from the present depth to depth 1
 LARGEST_SHIFT = 50.0  # bound on |u|: the drift of a poor linearisation is not followed without limit
+SPEED = 3.0  # logarithms of variances are stored divided by this, so that training moves them faster
 UNKNOWN = 20.0  # log variance of a pseudo-observation that says nothing
 ROUNDING = 1e-6  # added to the diagonal of the covariance, relative to its mean
 
@@ -84,7 +85,7 @@ class Guide(eqx.Module):
         self.points, self.linear = jnp.asarray(points), linear
         self.unit = filled(outputs, 1.0, self.points.dtype)
         self.targets = filled((len(points), outputs), dtype=self.points.dtype)
-        self.log_noise = filled((KNOTS, len(points), outputs), UNKNOWN, self.points.dtype)
+        self.log_noise = filled((KNOTS, len(points), outputs), UNKNOWN / SPEED, self.points.dtype)
         self.log_future = filled(KNOTS, dtype=self.points.dtype)
 
     def with_linear(self, linear: tuple[tuple[int, int], ...] | None) -> "Guide":
@@ -95,7 +96,7 @@ class Guide(eqx.Module):
     @property
     def is_new(self) -> bool:
         """Whether no pseudo-observation says anything yet."""
-        return bool(np.all(np.asarray(self.log_noise) == UNKNOWN))
+        return bool(np.all(np.asarray(self.log_noise) == np.asarray(UNKNOWN / SPEED, self.log_noise.dtype)))
 
     def placed(
         self,
@@ -115,7 +116,7 @@ class Guide(eqx.Module):
         unit, values = np.where(unit > 0, unit, 1.0), np.zeros(self.targets.shape)
         log_noise = np.full(self.log_noise.shape, np.log(variances).max() + UNKNOWN)
         values[:given], log_noise[:, :given] = targets / unit, np.log(variances)
-        found = tuple(jnp.asarray(each, dtype) for each in (unit, values, log_noise))
+        found = tuple(jnp.asarray(each, dtype) for each in (unit, values, log_noise / SPEED))
         return eqx.tree_at(lambda g: (g.unit, g.targets, g.log_noise), new, found)
 
     def start(self) -> Points:
@@ -178,10 +179,10 @@ class Guide(eqx.Module):
 
     def _future(self, t: Float[Array, ""], sigma: float) -> Float[Array, ""]:
         """V(t). A disturbance at depth s counts in proportion to 1 - s, whose square has the mean (1 - t)² / 3."""
-        return sigma**2 * (1 - t) / 3 * jnp.exp(between_knots(self.log_future, t))
+        return sigma**2 * (1 - t) / 3 * jnp.exp(SPEED * between_knots(self.log_future, t))
 
     def _covariance(self, t: Float[Array, ""], kernel: Float[Array, "pseudo pseudo"]) -> Float[Array, "pseudo pseudo"]:
-        noise = jnp.exp(between_knots(self.log_noise, t)).ravel()
+        noise = jnp.exp(SPEED * between_knots(self.log_noise, t)).ravel()
         return kernel + jnp.diag(noise + ROUNDING * jnp.trace(kernel) / noise.size)
 
 

@@ -21,12 +21,33 @@ def spread_out(x: Float[np.ndarray, "row column"], count: int) -> np.ndarray:
     """The indices of some rows, each as far as possible from those before it, with columns in units of their spread."""
     std = x.std(0)
     z = (x - x.mean(0)) / np.where(std > 0, std, 1.0)
-    distance = np.sum((z - z[np.argmin(np.sum(z**2, axis=1))]) ** 2, axis=1)
-    chosen = []
-    for _ in range(min(count, len(x))):
-        chosen.append(int(np.argmax(distance)))
+    chosen = [int(np.argmax(np.sum(z**2, axis=1)))]
+    distance = np.full(len(x), np.inf)
+    while len(chosen) < min(count, len(x)):
         distance = np.minimum(distance, np.sum((z - z[chosen[-1]]) ** 2, axis=1))
+        chosen.append(int(np.argmax(distance)))
     return np.array(chosen)
+
+
+def summarised(
+    x: Float[np.ndarray, "row column"],
+    targets: Float[np.ndarray, "row output"],
+    variances: Float[np.ndarray, "row output"],
+    count: int,
+) -> tuple[Float[np.ndarray, "point column"], Float[np.ndarray, "point output"], Float[np.ndarray, "point output"]]:
+    """At most ``count`` points that say about the same as all rows: inputs, targets and variances.
+
+    Each point is the mean of the rows that are nearest to one of some spread-out rows, weighted by their precision. The
+    variance is that of the weighted mean.
+    """
+    chosen, std = x[spread_out(x, count)], x.std(0)
+    unit = np.where(std > 0, std, 1.0)
+    nearest = np.argmin(np.sum(((x[:, None] - chosen) / unit) ** 2, axis=-1), axis=1)
+    members = (nearest == np.arange(len(chosen))[:, None]).astype(float)
+    members = members[members.any(axis=1)]  # equal rows are all nearest to the first of them
+    precision = members @ (1 / variances)
+    inputs = members @ x / members.sum(axis=1, keepdims=True)
+    return inputs, members @ (targets / variances) / precision, 1 / precision
 
 
 def with_placed_guide(
@@ -62,11 +83,11 @@ def _placed(
             f"the guide's points are states of shape {guide.points.shape[1:]}, and the block has states of shape "
             f"{h.shape[1:]}: pass points of that shape."
         )
-    at = spread_out(h, guide.points.shape[0])
+    count = guide.points.shape[0]
     if not sees_targets:
-        return eqx.tree_at(lambda b: b.guide, block, guide.placed(h[at]))
+        return eqx.tree_at(lambda b: b.guide, block, guide.placed(h[spread_out(h, count)]))
     targets, variances = map(np.asarray, likelihood.pseudo_observations(y, guide.targets.shape[1]))
-    block = eqx.tree_at(lambda b: b.guide, block, guide.placed(h[at], targets[at], variances[at]))
+    block = eqx.tree_at(lambda b: b.guide, block, guide.placed(*summarised(h, targets, variances, count)))
     if isinstance(block.field, AbstractLayer):
         block = eqx.tree_at(lambda b: b.field, block, block.field.suited_to(h, targets))
     return block
