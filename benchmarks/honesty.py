@@ -5,7 +5,8 @@ HMC    of the same finite net, with the length, scale, offset and center that ou
 GP     exact, with the kernel to which our prior tends for wide nets, scale² (1 + RBF + v v' / 16) with
        v = (x - center) / length; its length and scale maximise the evidence
 
-    python benchmarks/honesty.py fit --out FOLDER       # on a processor; can be stopped and continued
+    python benchmarks/honesty_together.py --out FOLDER  # all fits in one program, on a GPU
+    python benchmarks/honesty.py fit --out FOLDER       # the same fits by ``fit``, to compare; can be stopped
     python benchmarks/honesty_hmc.py --out FOLDER       # on a GPU
     python benchmarks/honesty.py report --out FOLDER    # writes honesty.json and honesty.png
 """
@@ -13,7 +14,6 @@ GP     exact, with the kernel to which our prior tends for wide nets, scale² (1
 import argparse
 import json
 import time
-import warnings
 from pathlib import Path
 
 import equinox as eqx
@@ -27,10 +27,12 @@ from jax import lax
 import sdebnn
 from sdebnn.waves import TREND
 
-EPOCHS, DRAWS, SEEDS, A_PART = 500, 512, 20, 4
+EPOCHS, DRAWS, SEEDS = 500, 512, 20
 SYSTEMS = ("ours", "HMC", "GP")
 COVERED = 0.9  # a zone counts as covered if the band contains the truth at this share of its points
-COMMAND = "python benchmarks/honesty.py fit; python benchmarks/honesty_hmc.py; python benchmarks/honesty.py report"
+COMMAND = "; ".join(
+    f"python benchmarks/honesty{script} --out FOLDER" for script in ("_together.py", "_hmc.py", ".py report")
+)
 
 
 class KnownNoise(sdebnn.Gaussian):
@@ -47,40 +49,36 @@ class KnownNoise(sdebnn.Gaussian):
 @eqx.filter_jit
 def draws(model: sdebnn.SDEBNN, x: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Functions at x and their KLs."""
-    return lax.map(lambda key: model(x, key=key), keys, batch_size=16)
+    return lax.map(lambda key: model(x, key=key), keys, batch_size=64)
 
 
-def ours(of: Problem, seed: int, **options) -> dict[str, object]:
-    """One fit, with its scores, its bound from many draws, and the hyperparameters it has learned."""
-    keys = jax.random.split(jax.random.key(seed), 3)
-    x, y = (np.asarray(column, np.float32)[:, None] for column in (of.x, of.y))
-    clock, cpu = time.perf_counter(), time.process_time()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = sdebnn.SDEBNN.mlp(1, 1, key=keys[0], **options.get("model", {}))
-        fitted = sdebnn.fit(
-            model, KnownNoise(of.noise), x, y, key=keys[1], progress=False,
-            **({"epochs": EPOCHS} | options.get("fit", {})),
-        )  # fmt: skip
-    seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
+def scored(model: sdebnn.SDEBNN, of: Problem, seed: int, key: jax.Array) -> dict[str, object]:
+    """The scores of a fit, its bound from many draws, and the hyperparameters it has learned."""
     # As many rows for every problem, so that they share a program.
     at = jnp.asarray(np.r_[np.resize(of.x, max(SIZES)), of.at][:, None], jnp.float32)
-    outputs, kl = map(np.asarray, draws(fitted.model, at, jax.random.split(keys[2], DRAWS)))
+    outputs, kl = map(np.asarray, draws(model, at, jax.random.split(key, DRAWS)))
     functions = np.asarray(outputs[..., 0], np.float64)
     here, there = functions[:, : len(of.x)], functions[:, max(SIZES) :]
-    likelihood = np.sum(-0.5 * ((of.y - here) / of.noise) ** 2 - 0.5 * np.log(2 * np.pi * of.noise**2), axis=1)
-    field = fitted.model.layers[1].field
+    each = -0.5 * ((of.y - here) / of.noise) ** 2 - 0.5 * np.log(2 * np.pi * of.noise**2)
+    bound, field = each.sum(1) - kl, model.layers[1].field
     learned = {"length": np.exp(field.log_length), "scale": np.exp(field.log_scale)}
     learned |= {"center": field.center, "offset": field.offset}
     return {
         "problem": of.name, "family": of.family, "points": len(of.x), "noise": of.noise, "seed": seed,
-        "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1),
-        "elbo": float(np.mean(likelihood - kl)), "elbo_error": float(np.std(likelihood - kl) / np.sqrt(DRAWS)),
-        "kl": float(kl.mean()), "warnings": sorted({str(each.message)[:80] for each in caught}),
-        "collapsed": any("collapsed" in str(each.message) for each in caught) or float(kl.mean()) < 1,
+        "elbo": float(bound.mean()), "elbo_error": float(bound.std() / np.sqrt(DRAWS)), "kl": float(kl.mean()),
         **{name: float(value[0]) for name, value in learned.items()},
         "zones": scores(there, of), "band": band(there),
     }  # fmt: skip
+
+
+def ours(of: Problem, seed: int) -> dict[str, object]:
+    """One fit."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    x, y = (np.asarray(column, np.float32)[:, None] for column in (of.x, of.y))
+    clock = time.perf_counter()
+    model = sdebnn.SDEBNN.mlp(1, 1, key=keys[0])
+    fitted = sdebnn.fit(model, KnownNoise(of.noise), x, y, key=keys[1], epochs=EPOCHS, progress=False)
+    return {"seconds": round(time.perf_counter() - clock, 1)} | scored(fitted.model, of, seed, keys[2])
 
 
 def gp(of: Problem) -> dict[str, object]:
@@ -116,37 +114,43 @@ def gp(of: Problem) -> dict[str, object]:
     }  # fmt: skip
 
 
-def rows(folder: Path, name: str) -> list[dict]:
-    return [json.loads(line) for path in sorted(folder.glob(name)) for line in path.read_text().splitlines()]
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def parts(jobs: list[tuple[Problem, int]]) -> list[list[tuple[Problem, int]]]:
-    """A few jobs each, all with as many points, so that each part compiles once."""
-    by_size = {}
-    for job in jobs:
-        by_size.setdefault(len(job[0].x), []).append(job)
-    return [same[i : i + A_PART] for same in by_size.values() for i in range(0, len(same), A_PART)]
-
-
-def fits(folder: Path, part: int | None) -> None:
-    """Fit what is not in the folder yet, a line for each fit."""
-    done = {(row["problem"], row["seed"]) for row in rows(folder, "ours*.jsonl")}
+def fits(folder: Path) -> None:
+    """Fit one after the other what is not in the folder yet, a line for each fit."""
+    path = folder / "by-fit.jsonl"
+    done = {(row["problem"], row["seed"]) for row in rows(path)}
     jobs = [(problem(i), i) for i in range(PROBLEMS)] + [(waves_with_gap(), seed) for seed in range(SEEDS)]
     # Both in turn, so that an early stop leaves some of each.
     jobs.sort(key=lambda job: job[1] / (SEEDS if job[0].name == "waves" else PROBLEMS))
-    jobs = [(of, seed) for of, seed in jobs if (of.name, seed) not in done]
-    path = folder / ("ours.jsonl" if part is None else f"ours-{part}.jsonl")
-    for of, seed in jobs if part is None else (parts(jobs) + [[]] * part)[part]:
-        row = ours(of, seed)
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"{of.name} {of.family} {len(of.x)} {seed}: {row['seconds']} s, ELBO {row['elbo']:.1f}", flush=True)
+    for of, seed in jobs:
+        if (of.name, seed) not in done:
+            row = ours(of, seed)
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{of.name} {of.family} {len(of.x)} {seed}: {row['seconds']} s, ELBO {row['elbo']:.1f}", flush=True)
+
+
+def agreement(folder: Path) -> list[dict]:
+    """The fits that ``fit`` itself has done, beside those of the same keys that were trained together."""
+    together = {(row["problem"], row["seed"]): row for row in rows(folder / "ours.jsonl")}
+    pairs = [(row, together[row["problem"], row["seed"]]) for row in rows(folder / "by-fit.jsonl")]
+    return [
+        {
+            "problem": a["problem"], "seed": a["seed"], "seconds of fit": a["seconds"], "ELBO": [a["elbo"], b["elbo"]],
+            "length": [a["length"], b["length"]],
+            "width inside": [a["zones"]["inside"]["sd"], b["zones"]["inside"]["sd"]],
+        }
+        for a, b in pairs
+    ]  # fmt: skip
 
 
 def table(folder: Path) -> list[dict]:
     """One row for each problem that has a fit and chains: what identifies it, and the three systems."""
-    chains = {row["problem"]: row for row in rows(folder, "hmc.jsonl")}
-    fitted = {row["problem"]: row for row in rows(folder, "ours*.jsonl") if row["problem"] != "waves"}
+    chains = {row["problem"]: row for row in rows(folder / "hmc.jsonl")}
+    fitted = {row["problem"]: row for row in rows(folder / "ours.jsonl") if row["problem"] != "waves"}
     numbers = sorted((int(name) for name in fitted if name in chains), key=lambda number: (number % 4, number))
     facts = ("problem", "family", "points", "noise")
     return [
@@ -154,6 +158,17 @@ def table(folder: Path) -> list[dict]:
         | {"ours": fitted[str(i)], "HMC": chains[str(i)], "GP": gp(problem(i))}
         for i in numbers
     ]
+
+
+def underfits(row: dict) -> bool:
+    """Whether the residuals have more than twice the variance of the noise."""
+    expected = -0.5 * np.log(2 * np.pi * row["noise"] ** 2) - 1
+    return bool((row["elbo"] + row["kl"]) / row["points"] < expected)
+
+
+def collapsed(row: dict) -> bool:
+    """As ``fit`` defines it: a KL below one nat, and targets that are not explained."""
+    return row["kl"] < 1 and underfits(row)
 
 
 def column(of: list[dict], system: str, zone: str, score: str) -> np.ndarray:
@@ -201,10 +216,11 @@ def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str
         "slope of log width inside on log points": {name: slope(points, width) for name, width in widths.items()}
         | {"ours / HMC": slope(points, widths["ours"] - widths["HMC"])},
         "evidence - ELBO: quantiles 10, 50, 90 %": np.quantile(gaps, [0.1, 0.5, 0.9]).round(1).tolist(),
-        "collapsed problems": sum(row["ours"]["collapsed"] for row in of),
-        "seconds of a fit: quantiles 10, 50, 90 %": np.quantile(
-            [row["ours"]["seconds"] for row in of], [0.1, 0.5, 0.9]
-        ).tolist(),
+        "collapsed problems": sum(collapsed(row["ours"]) for row in of),
+        "problems with residuals above twice the noise's variance": [
+            row["problem"] for row in of if underfits(row["ours"])
+        ],
+        "seconds of a fit, of all fits together": of[0]["ours"]["seconds"],
         "HMC": {
             "largest R-hat of f, by problem: quantiles 50, 90, 100 %": np.quantile(
                 [row["HMC"]["r_hat_max"] for row in of], [0.5, 0.9, 1.0]
@@ -218,7 +234,7 @@ def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str
         },
         "one problem, many seeds": {
             "seeds": len(seeds),
-            "collapsed": sum(row["collapsed"] for row in seeds),
+            "collapsed": sum(collapsed(row) for row in seeds),
             "ELBO: least, mean, most": [round(float(f(elbos)), 2) for f in (np.min, np.mean, np.max)],
             "evidence at the learned hyperparameters: least, mean, most": [
                 round(float(f(beside)), 2) for f in (np.min, np.mean, np.max)
@@ -249,7 +265,9 @@ def picture(of: list[dict], path: Path) -> None:
     widths.axhline(1, color="0.2", lw=1)
     widths.axhline(1.3, color="0.6", lw=1, ls=":")
     widths.set_xticks(range(len(SIZES)), [str(size) for size in SIZES])
-    widths.set(title="width of the band, ours / HMC", xlabel="points", yscale="log", yticks=(0.5, 1, 1.3, 2))
+    widths.set(
+        title="width of the band, ours / HMC (median marked)", xlabel="points", yscale="log", yticks=(0.5, 1, 1.3, 2)
+    )
     widths.set_yticks((0.5, 1, 1.3, 2), ("0.5", "1", "1.3", "2"))
     widths.minorticks_off()
     widths.legend(fontsize=8)
@@ -261,7 +279,7 @@ def picture(of: list[dict], path: Path) -> None:
         fall.loglog(
             SIZES, np.exp(np.polyval(law, np.log(SIZES))), color=colors[system], label=f"{system}, slope {law[0]:.2f}"
         )
-    fall.set(title="width inside the data, in units of the noise", xlabel="points")
+    fall.set(title="width inside the data / noise", xlabel="points")
     fall.set_xticks(SIZES, [str(size) for size in SIZES])
     fall.minorticks_off()
     fall.legend(fontsize=8)
@@ -275,8 +293,9 @@ def picture(of: list[dict], path: Path) -> None:
             coverage.text(j + (i - 1) * 0.26, 0.03, f"{share:.0%}", ha="center", color="white", fontsize=8)
     coverage.axhline(0.95, color="0.6", lw=1, ls=":")
     coverage.set_xticks(range(len(ZONES)), list(ZONES))
-    coverage.set(title=f"truth inside the 95 % band\n(in bars: problems with at least {COVERED:.0%})", ylim=(0, 1.02))
-    coverage.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.1))
+    coverage.set(title="share of the truth inside the 95 % band", ylim=(0, 1.2), yticks=(0, 0.5, 0.95))
+    coverage.set_xlabel(f"in bars: problems with a share of at least {COVERED:.0%}")
+    coverage.legend(fontsize=8, loc="upper center", ncols=3)
     for ax, family in zip(axes[1], FAMILIES, strict=True):
         row = next(row for row in of if row["family"] == family and row["points"] == 50)
         example, order = problem(int(row["problem"])), np.argsort(problem(int(row["problem"])).at)
@@ -294,31 +313,35 @@ def picture(of: list[dict], path: Path) -> None:
             )
         ax.plot(at, example.truth[order], color="C2", lw=1.2, ls="--", label="truth")
         ax.plot(example.x, example.y, "k.", ms=3)
-        ax.set_title(f"{family}, {row['points']} points (problem {row['problem']})", fontsize=10)
+        ax.set(title=f"{family}, {row['points']} points (problem {row['problem']})", xlabel="x")
     axes[1, 0].legend(fontsize=8)
     figure.savefig(path, dpi=110)
 
 
 def report(folder: Path, path: Path) -> None:
-    of, seeds = table(folder), [row for row in rows(folder, "ours*.jsonl") if row["problem"] == "waves"]
+    of, seeds = table(folder), [row for row in rows(folder / "ours.jsonl") if row["problem"] == "waves"]
     evidence = json.loads((folder / "evidence.json").read_text())
     told = summary(of, seeds, evidence)
     print(json.dumps(told, indent=1))
     picture(of, path.with_suffix(".png"))
     for row in (*seeds, *(row[system] for row in of for system in SYSTEMS)):
         del row["band"]
-    record.write(path, COMMAND, summary=told, problems=of, seeds=seeds, evidence=evidence)
+    first = rows(folder / "hmc.jsonl")[0]
+    gpu = {"device": first["device"], "jax": first["jax"]}
+    by_fit = agreement(folder)
+    record.write(
+        path, COMMAND, fits_and_HMC=gpu, summary=told, by_fit=by_fit, problems=of, seeds=seeds, evidence=evidence
+    )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["fit", "report"])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", type=int, help="fit a few of the problems, for as many processes as there are cores")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     if chosen.what == "fit":
-        fits(chosen.out, chosen.part)
+        fits(chosen.out)
     else:
         report(chosen.out, Path(__file__).with_suffix(".json"))
 

@@ -3,11 +3,12 @@
 With x and y standardised by the learned center, length, offset and scale, the net of K Euler steps is
 
     w_k = Σ_j L_kj ξ_j,   ξ_j standard normal: the start (j = 0) and the Brownian increments of the steps before k
-    f(x) = 1/K Σ_k (B_k φ_k(x) + b_k + G_k x / 4),   φ_k = √(2 / width) sin(A_k x + E_k z_k / √augment + f_k t_k + π a_k)
+    f(x) = 1/K Σ_k (B_k φ_k(x) + b_k + G_k x / 4)
+    φ_k(x) = √(2 / width) sin(A_k x + E_k z_k / √augment + f_k t_k + π a_k)
 
-f is linear in the numbers ξ of B, b and G. Given all others, it is thus a Gaussian process with a kernel of finite rank,
-and the data have a density in closed form. HMC samples the others under this density, and f is drawn given them. This
-has the same posterior as HMC over all numbers, and mixes far better. ``check`` compares the net with a draw of the
+f is linear in the numbers ξ of B, b and G. Given all others, it is thus a Gaussian process with a kernel of finite
+rank, and the data have a density in closed form. HMC samples the others under this density, and f is drawn given them.
+This has the same posterior as HMC over all numbers, and mixes far better. ``check`` compares the net with a draw of the
 package.
 
 The chains start from the prior and are annealed to the posterior. The annealing yields the evidence, too (annealed
@@ -273,9 +274,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--evidence-chains", type=int, default=64)
     chosen, clock = parser.parse_args(), time.perf_counter()
+    jax.config.update("jax_default_matmul_precision", "highest")
     check()
-    lines = [line for path in sorted(chosen.out.glob("ours*.jsonl")) for line in path.read_text().splitlines()]
-    fits = [json.loads(line) for line in lines]
+    fits = [json.loads(line) for line in (chosen.out / "ours.jsonl").read_text().splitlines()]
     many = [fit for fit in fits if fit["problem"] != "waves" or fit["seed"] == 0]
     problems = [waves_with_gap() if fit["problem"] == "waves" else problem(int(fit["problem"])) for fit in many]
     data, keys = stacked(problems, many), jax.random.split(jax.random.key(0), 4)
@@ -313,9 +314,10 @@ def main() -> None:
             agreement = r_hat(mine)
             row = {
                 "problem": of.name, "chains": chosen.chains, "kept": len(mine), "moves": 2 * len(mine),
-                "device": jax.devices()[0].device_kind, "acceptance": float(chance[:, p].mean()),
-                "step": float(now.eps[p]), "r_hat_max": float(agreement.max()),
-                "r_hat_95": float(np.quantile(agreement, 0.95)), "r_hat_likelihood": float(r_hat(value[:, p])),
+                "device": jax.devices()[0].device_kind, "jax": jax.__version__,
+                "acceptance": float(chance[:, p].mean()), "step": float(now.eps[p]),
+                "r_hat_max": float(agreement.max()), "r_hat_95": float(np.quantile(agreement, 0.95)),
+                "r_hat_likelihood": float(r_hat(value[:, p])),
                 "evidence": found[p][0], "evidence_error": found[p][1], "zones": scores(flat, of), "band": band(flat),
             }  # fmt: skip
             file.write(json.dumps(row) + "\n")
