@@ -1,6 +1,7 @@
 """Is the uncertainty of ``SDEBNN.mlp`` honest on small data? Fits of 50 small regressions, beside long HMC and a GP.
 
-ours   ``fit(SDEBNN.mlp(1, 1, key=key), Gaussian(noise), x, y, epochs=500, key=key)``, with all defaults
+ours   ``fit(SDEBNN.mlp(1, 1, key=key), Gaussian(noise), x, y, epochs=500, key=key)``, with twenty Euler steps, because
+       that is the chain which HMC samples
 HMC    of the same finite net, with the length, scale, offset and center that ours has learned (``honesty_hmc.py``)
 GP     exact, with the kernel to which our prior tends for wide nets, scale² (1 + RBF + v v' / 16) with
        v = (x - center) / length; its length and scale maximise the evidence
@@ -76,7 +77,7 @@ def ours(of: Problem, seed: int) -> dict[str, object]:
     keys = jax.random.split(jax.random.key(seed), 3)
     x, y = (np.asarray(column, np.float32)[:, None] for column in (of.x, of.y))
     clock = time.perf_counter()
-    model = sdebnn.SDEBNN.mlp(1, 1, key=keys[0])
+    model = sdebnn.SDEBNN.mlp(1, 1, solver=sdebnn.FixedGrid(20), key=keys[0])
     fitted = sdebnn.fit(model, KnownNoise(of.noise), x, y, key=keys[1], epochs=EPOCHS, progress=False)
     return {"seconds": round(time.perf_counter() - clock, 1)} | scored(fitted.model, of, seed, keys[2])
 

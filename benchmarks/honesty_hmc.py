@@ -254,7 +254,7 @@ def evidence(now: Chains, of: list[Problem], fits: list[dict[str, Any]]) -> list
 def check() -> None:
     """The net of given numbers is a draw of the package's model before it sees data."""
     key, x = jax.random.key(3), jnp.linspace(-3.0, 9.0, 50)[:, None]
-    model = sdebnn.SDEBNN.mlp(1, 1, length=2.5, scale=0.7, key=jax.random.key(0))
+    model = sdebnn.SDEBNN.mlp(1, 1, length=2.5, scale=0.7, solver=sdebnn.FixedGrid(20), key=jax.random.key(0))
     offset = lambda model: (model.layers[1].field.center, model.layers[1].field.offset)  # noqa: E731
     model = sdebnn.prior_of(eqx.tree_at(offset, model, (jnp.array([1.5]), jnp.array([-4.0]))))
     block = model.layers[1]

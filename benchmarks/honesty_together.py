@@ -39,7 +39,7 @@ def prepared(of: Problem, key: jax.Array) -> tuple[Any, Any, jax.Array, jax.Arra
     """Parameters, what is not trained, and the data."""
     x, y = (jnp.asarray(column, jnp.float32)[:, None] for column in (of.x, of.y))
     likelihood = Filled(of.noise)
-    model = sdebnn.SDEBNN.mlp(1, 1, key=key).before_training(likelihood, (x, y))
+    model = sdebnn.SDEBNN.mlp(1, 1, solver=sdebnn.FixedGrid(20), key=key).before_training(likelihood, (x, y))
     fill = max(SIZES) - len(x)
     x, y = jnp.pad(x, ((0, fill), (0, 0)), "edge"), jnp.pad(y, ((0, fill), (0, 0)), constant_values=jnp.nan)
     return *eqx.partition((model, likelihood), eqx.is_inexact_array), x, y

@@ -75,7 +75,7 @@ def main() -> None:
         print(f"{name:34}", ", ".join(f"{value} {unit}" for unit, value in row.items()))
     if options.json is not None:
         weights = blocks(nets["it sees 8 points"])[0].weights.size
-        sizes = {"examples": EXAMPLES, "draws": DRAWS, "steps": 20, "weights": weights}
+        sizes = {"examples": EXAMPLES, "draws": DRAWS, "steps": "10 of Heun's method", "weights": weights}
         command = f"python benchmarks/seeing.py --turns {options.turns} --json {options.json}"
         record.write(options.json, command, sizes=sizes, rows=rows)
 

@@ -34,7 +34,7 @@ WIDTH = 32
 MAX_GP_EXAMPLES = 2000  # the cost of an exact Gaussian process grows with the cube of their number
 PRIOR_STD = 2.0  # of standardised weights, equal to the gain of the field
 STEPS = 3000
-GUIDED_STEPS = 500  # of a posterior that starts near its optimum
+GUIDED_STEPS = 300  # of a posterior that starts near its optimum
 DRAWS = 200  # functions; deterministic nets take as many, since a prediction interval needs samples of the noise
 
 

@@ -125,7 +125,7 @@ class SDEBNN(AbstractModel):
         augment: int = 2,
         points: int = 32,
         prior: AbstractPrior = OU(rate=0.02, sigma=0.2),
-        solver: AbstractSolver = FixedGrid(),
+        solver: AbstractSolver = FixedGrid(10, "heun"),
         kl: KLEstimator = "analytic",
         key: PRNGKeyArray,
     ) -> "SDEBNN":
@@ -135,7 +135,8 @@ class SDEBNN(AbstractModel):
         have the size ``scale`` in y. Give numbers in the units of x and y, one for all columns or one for each. What is
         not given is learned from the data, as a Gaussian process learns its hyperparameters. Everything else that is
         learned is random, and the KL charges for it. ``fit`` chooses the points from the inputs: more of them follow
-        more data, and take more time. ``width`` and ``augment`` are those of ``Waves``.
+        more data, and take more time. ``width`` and ``augment`` are those of ``Waves``. Ten steps of Heun's
+        method follow the guide more closely than twenty of Euler's, at the same cost.
         """
         check_counts("sizes", (in_size, out_size))
         check_count("points", points)

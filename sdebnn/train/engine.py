@@ -46,7 +46,7 @@ def fit(
     y: Inputs,
     *,
     key: PRNGKeyArray,
-    epochs: int = 500,
+    epochs: int = 300,
     objective: Objective = Objective(),
     batches: Batches = Batches(),
     optimizer: Optimizer = Optimizer(),
@@ -64,7 +64,7 @@ def fit(
     can stop early. With ``checkpoints``, a run that is stopped or killed resumes as if nothing had happened. Each of
     these classes documents its options.
 
-    500 steps on all examples suit ``SDEBNN.mlp``, whose training starts near its posterior; other nets need more.
+    300 steps on all examples suit ``SDEBNN.mlp``, whose training starts near its posterior; other nets need more.
 
     After the steps, some models learn in another way: HMC draws its samples, a Laplace approximation computes the
     curvature, a temperature is chosen on ``validation``.

@@ -172,7 +172,7 @@ class Checkpoints(_Options):
 class Recipe(NamedTuple):
     """How long and by which options to train; ``fit(..., **recipe.options())`` does."""
 
-    epochs: int = 500
+    epochs: int = 300
     objective: Objective = Objective()
     batches: Batches = Batches()
     optimizer: Optimizer = Optimizer()
