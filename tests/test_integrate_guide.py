@@ -49,12 +49,12 @@ def bound(model, draws=4096):
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_a_guided_bound_reaches_the_evidence_where_a_drift_of_the_weights_alone_misses_half_a_nat(rate):
+def test_a_guided_bound_reaches_the_evidence_where_a_drift_of_the_weights_alone_does_not(rate):
     steps = 200
     chain = exact.euler_chain(-rate * np.ones(steps), np.zeros(steps), 1.0, W0)
     evidence = exact.log_evidence_of_integral(*chain, W0, NOISE, Y)
     mean, error = bound(integral_block(FixedGrid(steps), "full", rate, exact_guide()))
-    # 0.008 nats (rate 0) and 0.024 nats (rate 1) are missing; the other test's linear drift misses 0.55
+    # 0.008 nats (rate 0) and 0.024 nats (rate 1) are missing; the linear drift of test_train_objective.py misses 0.21
     assert -4 * error < evidence - mean < 0.03 + 4 * error
     assert bound(integral_block(FixedGrid(20), "full", rate))[0] < evidence - 1
 
@@ -135,6 +135,7 @@ def test_a_key_names_one_function_whatever_else_is_in_the_batch(placed):
     np.testing.assert_allclose(kl, same, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_draws_converge_to_one_function_as_the_grid_is_refined_and_to_that_of_adaptive_steps(placed):
     model, x = placed
     fine = refined(model, steps=256)(x, key=KEY)[0]
@@ -145,6 +146,7 @@ def test_draws_converge_to_one_function_as_the_grid_is_refined_and_to_that_of_ad
     assert jnp.abs(adaptive(x, key=KEY)[0] - fine).max() < 0.02
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_guided_net_does_not_depend_on_how_it_is_computed(placed):
     model, x = placed
 
