@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 SUITE = (
-    marginals, path_kl, evidence, seeing, landing, unbiased, strong_order, refining, adaptive, gradients, reversible,
-    reproducible, stability,
+    marginals, path_kl, evidence, landing, unbiased, strong_order, refining, adaptive, gradients, reversible,
+    reproducible, stability, seeing,
 )  # fmt: skip
 
 
