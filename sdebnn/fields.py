@@ -65,7 +65,7 @@ class AbstractLayer(eqx.Module):
         return None
 
     @property
-    def linear(self) -> Callable[[Any], Any] | None:
+    def linear_arrays(self) -> Callable[[Any], Any] | None:
         """Picks the arrays in which the outputs of a solve are linear, if the other arrays are given; None without any.
 
         A ``Guide`` conditions these at depth 0.

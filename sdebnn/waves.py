@@ -89,8 +89,8 @@ class Waves(AbstractLayer):
         return jax.tree.map(lambda leaf: 1.0 if eqx.is_inexact_array(leaf) else leaf, self)
 
     @property
-    def linear(self) -> Callable[[Any], Any]:
-        """B and b."""
+    def linear_arrays(self) -> Callable[[Any], Any]:
+        """B, b and G."""
         return lambda field: (field.weights.outer, field.weights.outer_bias, field.weights.trend)
 
     def suited_to(self, h: Float[np.ndarray, "example state"], outputs: Float[np.ndarray, "example output"]) -> "Waves":

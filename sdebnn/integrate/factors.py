@@ -6,6 +6,8 @@ with two threads they wait for ever.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +39,10 @@ def _one_by_one(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 _cholesky = _one_by_one(jnp.linalg.cholesky)
-_forward = _one_by_one(lambda factor, b: solve_triangular(factor, b, lower=True))
-_backward = _one_by_one(lambda factor, b: solve_triangular(factor, b, lower=True, trans=1))
+_solvers = {
+    transposed: _one_by_one(partial(solve_triangular, lower=True, trans=int(transposed)))
+    for transposed in (False, True)
+}
 
 
 @jax.custom_vjp
@@ -55,52 +59,29 @@ def _cholesky_forward(matrix: Square) -> tuple[Square, Square]:
 def _cholesky_backward(factor: Square, to_factor: Square) -> tuple[Square]:
     inner = jnp.tril(factor.T @ to_factor)
     inner = inner - 0.5 * jnp.diag(jnp.diagonal(inner))
-    half = _backward(factor, _backward(factor, inner).T)
+    half = _solvers[True](factor, _solvers[True](factor, inner).T)
     return (0.5 * (half + half.T),)
 
 
 cholesky.defvjp(_cholesky_forward, _cholesky_backward)
 
 
-@jax.custom_vjp
-def solve_lower(factor: Square, b: Columns) -> Columns:
-    """L⁻¹ b."""
-    return _forward(factor, b)
+def solve(factor: Square, b: Columns, transposed: bool = False) -> Columns:
+    """L⁻¹ b, or L'⁻¹ b if ``transposed``."""
+    return _solve(factor, b, transposed)
 
 
-def _lower_forward(factor: Square, b: Columns) -> tuple[Columns, tuple[Square, Columns]]:
-    x = _forward(factor, b)
+def _solve_forward(factor: Square, b: Columns, transposed: bool) -> tuple[Columns, tuple[Square, Columns]]:
+    x = _solvers[transposed](factor, b)
     return x, (factor, x)
 
 
-def _lower_backward(saved: tuple[Square, Columns], to_x: Columns) -> tuple[Square, Columns]:
+def _solve_backward(transposed: bool, saved: tuple[Square, Columns], to_x: Columns) -> tuple[Square, Columns]:
     factor, x = saved
-    to_b = _backward(factor, to_x)
-    return -jnp.tril(_outer(to_b, x)), to_b
+    to_b = _solvers[not transposed](factor, to_x)
+    left, right = (x, to_b) if transposed else (to_b, x)
+    return -jnp.tril(jnp.outer(left, right) if x.ndim == 1 else left @ right.T), to_b
 
 
-solve_lower.defvjp(_lower_forward, _lower_backward)
-
-
-@jax.custom_vjp
-def solve_upper(factor: Square, b: Columns) -> Columns:
-    """L'⁻¹ b."""
-    return _backward(factor, b)
-
-
-def _upper_forward(factor: Square, b: Columns) -> tuple[Columns, tuple[Square, Columns]]:
-    x = _backward(factor, b)
-    return x, (factor, x)
-
-
-def _upper_backward(saved: tuple[Square, Columns], to_x: Columns) -> tuple[Square, Columns]:
-    factor, x = saved
-    to_b = _forward(factor, to_x)
-    return -jnp.tril(_outer(x, to_b)), to_b
-
-
-solve_upper.defvjp(_upper_forward, _upper_backward)
-
-
-def _outer(a: Columns, b: Columns) -> Square:
-    return jnp.outer(a, b) if a.ndim == 1 else a @ b.T
+_solve: Any = jax.custom_vjp(lambda factor, b, transposed: _solvers[transposed](factor, b), nondiff_argnums=(2,))
+_solve.defvjp(_solve_forward, _solve_backward)

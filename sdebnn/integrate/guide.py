@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from sdebnn.checks import check_array, check_count
 from sdebnn.host_arrays import filled
-from sdebnn.integrate.factors import cholesky, solve_lower, solve_upper
+from sdebnn.integrate.factors import cholesky, solve
 from sdebnn.processes import AbstractInitialLaw, AbstractPrior, Depth, Weights
 from sdebnn.processes.drift import between_knots
 
@@ -58,10 +58,9 @@ class Guide(eqx.Module):
     """Steers the outputs of a block at some inputs to trained pseudo-observations.
 
     ``points`` are these inputs, as states at depth 0; they are not trained. ``targets`` are the pseudo-observations, in
-    constant units. ``outputs`` is the number of outputs, which
-    are the last entries of the state at depth 1 (default: all of it). ``linear`` holds the ranges of weights in which
-    the outputs are linear if the other weights are given; the law of w_0 is conditioned there (default: all weights,
-    linearised at the mean).
+    units that do not change in training. ``outputs`` is the number of outputs, which are the last entries of the state
+    at depth 1 (default: all of it). ``linear_weights`` are the ranges of weights in which the outputs are linear if all
+    other weights are given; the law of w_0 is conditioned there (default: all weights, linearised at the mean).
 
     A new guide knows nothing, and the posterior is the prior. ``fit`` places its points among the inputs, and begins
     with pseudo-observations that follow from the targets there.
@@ -72,9 +71,11 @@ class Guide(eqx.Module):
     targets: Float[Array, "point output"]
     log_noise: Float[Array, "knot point output"]
     log_future: Float[Array, " knot"]
-    linear: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
+    linear_weights: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
 
-    def __init__(self, points: Points, outputs: int | None = None, linear: tuple[tuple[int, int], ...] | None = None):
+    def __init__(
+        self, points: Points, outputs: int | None = None, linear_weights: tuple[tuple[int, int], ...] | None = None
+    ):
         check_array("points", points)
         if points.ndim != 2:
             raise ValueError(f"points has shape {points.shape}: pass one state, a vector, for each point.")
@@ -82,15 +83,15 @@ class Guide(eqx.Module):
         check_count("outputs", outputs)
         if outputs > points.shape[-1]:
             raise ValueError(f"outputs={outputs} are more than the {points.shape[-1]} entries of a state: pass fewer.")
-        self.points, self.linear = jnp.asarray(points), linear
+        self.points, self.linear_weights = jnp.asarray(points), linear_weights
         self.unit = filled(outputs, 1.0, self.points.dtype)
         self.targets = filled((len(points), outputs), dtype=self.points.dtype)
         self.log_noise = filled((KNOTS, len(points), outputs), UNKNOWN / SPEED, self.points.dtype)
         self.log_future = filled(KNOTS, dtype=self.points.dtype)
 
-    def with_linear(self, linear: tuple[tuple[int, int], ...] | None) -> "Guide":
+    def with_linear_weights(self, linear_weights: tuple[tuple[int, int], ...] | None) -> "Guide":
         """The same guide, which conditions these ranges of weights at depth 0."""
-        new, arrays = Guide(self.points, self.targets.shape[1], linear), lambda guide: jax.tree.leaves(guide)
+        new, arrays = Guide(self.points, self.targets.shape[1], linear_weights), lambda guide: jax.tree.leaves(guide)
         return eqx.tree_at(arrays, new, arrays(self))
 
     @property
@@ -109,7 +110,9 @@ class Guide(eqx.Module):
         If there are fewer points than the guide has, the others repeat them and know nothing.
         """
         given, dtype = len(points), self.points.dtype
-        new = Guide(jnp.asarray(np.resize(points, self.points.shape), dtype), self.targets.shape[1], self.linear)
+        new = Guide(
+            jnp.asarray(np.resize(points, self.points.shape), dtype), self.targets.shape[1], self.linear_weights
+        )
         if targets is None or variances is None:
             return new
         unit = targets.std(0)
@@ -130,7 +133,7 @@ class Guide(eqx.Module):
         covariance = self._covariance(t, self._future(t, sigma) * jacobian @ jacobian.T)
         factor = cholesky(covariance)
         missing = self._missing(outputs)
-        u = sigma * jacobian.T @ solve_upper(factor, solve_lower(factor, missing))
+        u = sigma * jacobian.T @ solve(factor, solve(factor, missing), True)
         return sigma * u / jnp.sqrt(1 + jnp.sum(u**2) / LARGEST_SHIFT**2)
 
     def start_law(self, process: Moving, w0: Weights) -> "StartLaw | None":
@@ -153,7 +156,7 @@ class Guide(eqx.Module):
 
     def _mask(self, size: int) -> np.ndarray:
         mask = np.zeros(size, bool)
-        for first, last in ((0, size),) if self.linear is None else self.linear:
+        for first, last in ((0, size),) if self.linear_weights is None else self.linear_weights:
             mask[first:last] = True
         return mask
 
@@ -206,12 +209,12 @@ class StartLaw(NamedTuple):
     def moved(self, w0: Weights) -> Weights:
         """w_0 of the independent law, with its linear weights moved to where they are likely."""
         n = self._standard(w0)
-        shrunk = n - self.a.T @ solve_upper(self.total, solve_lower(self.total + self.noise, self.a @ n))
+        shrunk = n - self.a.T @ solve(self.total, solve(self.total + self.noise, self.a @ n), True)
         return jnp.where(self.linear, self.mean + self.std * (self._shift() + shrunk), w0)
 
     def more_kl(self) -> Float[Array, ""]:
         """What the KL of this law from the prior has more than that of the independent law."""
-        variances = jnp.sum(solve_lower(self.total, self.a) ** 2, axis=0)  # subtracted from 1
+        variances = jnp.sum(solve(self.total, self.a) ** 2, axis=0)  # subtracted from 1
         shift = self.std * self._shift()
         squares = shift * (2 * (self.mean - self.prior_mean) + shift) - self.std**2 * variances
         return 0.5 * (jnp.sum(squares / self.prior_std**2) - self._log_determinant())
@@ -220,14 +223,14 @@ class StartLaw(NamedTuple):
         """What the log density of w_0 under this law has more than under the independent law."""
         n = self._standard(w0)
         off = n - self._shift()
-        squares = jnp.sum(off**2) + jnp.sum(solve_lower(self.noise, self.a @ off) ** 2)
+        squares = jnp.sum(off**2) + jnp.sum(solve(self.noise, self.a @ off) ** 2)
         return 0.5 * (jnp.sum(n**2) - squares - self._log_determinant())
 
     def _standard(self, w0: Weights) -> Weights:
         return jnp.where(self.linear, (w0 - self.mean) / self.std, 0.0)
 
     def _shift(self) -> Weights:
-        return self.a.T @ solve_upper(self.total, solve_lower(self.total, self.b))
+        return self.a.T @ solve(self.total, solve(self.total, self.b), True)
 
     def _log_determinant(self) -> Float[Array, ""]:
         return 2 * jnp.sum(jnp.log(jnp.diagonal(self.noise)) - jnp.log(jnp.diagonal(self.total)))

@@ -40,7 +40,7 @@ def bayesianize(
     ``drift`` is an ``AbstractDrift`` or the widths of a ``DriftNet``. ``initial`` makes the law of w_0 from the
     weights: ``Point``, ``Normal`` or another ``AbstractInitialLaw``.
     ``guide`` lets the drift see hidden states, too: ``Guide(points)``, whose points are states at depth 0. If the
-    field is an ``AbstractLayer`` with ``linear`` arrays, the guide conditions these at depth 0.
+    field is an ``AbstractLayer`` with ``linear_arrays``, the guide conditions these at depth 0.
     ``scale`` gives each array as a multiple of its standardised weights; ``None`` takes ``own_scales`` of the module.
     """
     check_key(key)
@@ -68,8 +68,8 @@ def bayesianize(
     _check_drift("drift", drift, w0)
     _check_drift("prior's drift", prior.drift, w0)
     law: AbstractInitialLaw = initial(w0)  # pyright: ignore[reportCallIssue]
-    if guide is not None and isinstance(module, AbstractLayer) and module.linear is not None:
-        guide = guide.with_linear(_ranges(weights, mask, picked(module, module.linear)))
+    if guide is not None and isinstance(module, AbstractLayer) and module.linear_arrays is not None:
+        guide = guide.with_linear_weights(_ranges(weights, mask, picked(module, module.linear_arrays)))
     return SDEBlock(field, weights, prior, drift, law, solver, kl, guide)
 
 

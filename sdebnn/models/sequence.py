@@ -15,17 +15,16 @@ from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
 from sdebnn.fields import Augment, Last, TimeMLP, over_batch
 from sdebnn.host_arrays import filled
 from sdebnn.integrate import AbstractSolver, FixedGrid, Guide, KLEstimator, Solution
+from sdebnn.integrate.guide import KNOTS
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.bayesianize import bayesianize
 from sdebnn.models.placing import with_placed_guide
 from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, LinearDrift, Normal, Weights
 from sdebnn.waves import Waves
 
-KNOTS = 6  # of the part of the drift that sees the weights alone
-
 
 def at_prior(w0: Weights) -> Normal:
-    """The law of w_0 that is standard normal, before and after training starts."""
+    """A standard normal law of w_0, which is also its prior."""
     return Normal(jnp.zeros_like(w0), 1.0)
 
 
