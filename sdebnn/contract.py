@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_key, check_object, shown
 from sdebnn.data import Inputs, as_arrays, batch_dtype
-from sdebnn.integrate import Solution
+from sdebnn.integrate import Guide, Solution
 from sdebnn.integrate.stability import warn_if_unstable
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.programs import compiled
@@ -102,6 +102,19 @@ class AbstractModel(eqx.Module):
 
         return any(node.has_dynamics for node in jax.tree.leaves(self, is_leaf=inside) if inside(node))
 
+    @property
+    def starts_near_posterior(self) -> bool:
+        """Whether the first step starts near the posterior, so that ``fit`` needs no warm-up of the KL weight.
+
+        By default, whether a guide, or a model that does, is inside it.
+        """
+
+        def inside(node: PyTree) -> bool:
+            return isinstance(node, Guide) or (node is not self and isinstance(node, AbstractModel))
+
+        found = [node for node in jax.tree.leaves(self, is_leaf=inside) if inside(node)]
+        return any(isinstance(node, Guide) or node.starts_near_posterior for node in found)
+
     def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
         """The line of ``describe`` for a batch like x, which is traced: only its shape and its type are known.
 
@@ -120,7 +133,7 @@ class AbstractModel(eqx.Module):
     def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "AbstractModel":
         """The model from which training on these data starts: a guide, for example, is placed at some of the inputs.
 
-        It must return a model with arrays of the same shapes, and leave a model that was trained before as it is.
+        It must leave a model that was trained before as it is.
         """
         return self
 

@@ -7,7 +7,7 @@ the module is scale · w, with scale = gain / sqrt(fan-in), so that σ means the
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -64,19 +64,21 @@ class AbstractLayer(eqx.Module):
         """
         return None
 
-    @property
-    def linear_arrays(self) -> Callable[[Any], Any] | None:
-        """Picks the arrays in which the outputs of a solve are linear, if the other arrays are given; None without any.
+    def suited_to(self, h: Float[np.ndarray, "example state"]) -> "AbstractLayer":
+        """The same layer with constants that suit states at depth 0 like these; called before training starts."""
+        return self
 
-        A ``Guide`` conditions these at depth 0.
+    def likely_weights(
+        self,
+        h: Float[np.ndarray, "point state"],
+        targets: Float[np.ndarray, "point output"],
+        variances: Float[np.ndarray, "point output"],
+    ) -> PyTree | None:
+        """Standardised weights at which training may start if linear functions of the last state have these targets.
+
+        It is a tree like the random arrays of this layer; None if there is nothing to say.
         """
         return None
-
-    def suited_to(
-        self, h: Float[np.ndarray, "example state"], outputs: Float[np.ndarray, "example output"]
-    ) -> "AbstractLayer":
-        """The same layer with constants that suit inputs and outputs like these; ``fit`` calls it before training."""
-        return self
 
     def all_euler_steps(self, h: Float[Array, "example *state"]) -> FasterSteps | None:
         """A faster way to take all Euler steps from h, with arrays that have the steps as first axis; None without one.
@@ -188,6 +190,16 @@ class Augment(eqx.Module):
                 f"pass x of shape (examples, {self.size})."
             )
         return jnp.concatenate([x, jnp.zeros(self.zeros, x.dtype)])
+
+
+def fixed_logarithms(name: str, values: float | Sequence[float], size: int) -> tuple[float, ...]:
+    """The logarithms of given positive numbers, one for each of ``size`` or one for all."""
+    given = [plain_number(value) for value in np.atleast_1d(np.asarray(values)).tolist()]
+    if len(given) not in (1, size):
+        raise ValueError(f"{name} holds {len(given)} numbers: pass one, or {size}.")
+    for value in given:
+        check_positive(name, value)
+    return tuple(math.log(value) for value in (given * size if len(given) == 1 else given))
 
 
 def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:

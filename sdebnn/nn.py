@@ -11,6 +11,7 @@ from sdebnn.fields import AbstractLayer, Augment, Readout, Standardised, TimeMLP
 from sdebnn.integrate import Guide, Solution
 from sdebnn.models import (
     SDEBNN,
+    ConditionedReadout,
     Deterministic,
     MeanField,
     ODEBlock,
@@ -28,6 +29,7 @@ __all__ = [
     "AbstractLayer",
     "AbstractModel",
     "Augment",
+    "ConditionedReadout",
     "Conv",
     "Deterministic",
     "GroupNorm",

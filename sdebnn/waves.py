@@ -1,9 +1,12 @@
-"""A field whose prior is a random smooth function of the inputs, of a chosen scale and length."""
+"""A field whose features make random smooth functions of the inputs, of a chosen or an inferred length.
+
+v = (x - center) / length,      φ = √(2 / width) sin(A v + E z / √augment + f t + π a)
+z' = C φ + c,      Φ' = φ,      T' = v / (4 √inputs)
+"""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -12,16 +15,20 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sdebnn.checks import check_count, check_counts, check_key, check_positive, plain_number
-from sdebnn.fields import AbstractLayer
+from sdebnn.checks import check_count, check_counts, check_key
+from sdebnn.fields import AbstractLayer, fixed_logarithms
 from sdebnn.host_arrays import filled, normals
 from sdebnn.processes import Depth
 
 TREND = 0.25  # standard deviation of the trend's slope, in units of scale / length
+LOG_LENGTHS = tuple(np.linspace(-2.4, 1.2, 13).tolist())  # relative to the median, among which training starts
+# Taylor coefficients of sin(2π r) / r in r².
+SINE = tuple((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(7))
+LENGTH_SPREAD = 1.0  # standard deviation, under the prior, of the logarithm of an inferred length
 
 
 class WaveWeights(eqx.Module):
-    """The arrays of ``Waves`` that are random, standardised."""
+    """The arrays of ``Waves`` that are random, standardised. ``length`` is empty if the lengths are given."""
 
     inputs: Float[Array, "width in"]
     states: Float[Array, "width augment"]
@@ -29,45 +36,36 @@ class WaveWeights(eqx.Module):
     phase: Float[Array, " width"]
     inner: Float[Array, "augment width"]
     inner_bias: Float[Array, " augment"]
-    outer: Float[Array, "out width"]
-    outer_bias: Float[Array, " out"]
-    trend: Float[Array, "out in"]
+    length: Float[Array, " inferred"]
 
 
 class Waves(AbstractLayer):
-    """A field whose draws look like random smooth functions of a chosen scale and length.
+    """Sine waves of the inputs, which change over depth and act on each other through ``augment`` numbers z.
 
-    The state is h = (x, z, y): the inputs, which stay as they are, ``augment`` numbers that act on themselves, and the
-    outputs, all of which start at 0:
+    The state is h = (x, z, Φ, T): the inputs, which stay as they are; z; the sum Φ of the ``width`` waves over depth;
+    and a trend T. All but x start at 0. A linear function of (Φ, T, 1) with standard normal coefficients is then a
+    smooth random function of x, of size 1, which changes over distances of about ``length`` and has a weak trend.
 
-        v = (x - center) / length,      φ = √(2 / width) sin(A v + E z / √augment + f t + π a)
-        z' = C φ + c,      y' = offset + scale · (B φ + b + G v / (4 √inputs))
-
-    With standard normal weights, y at depth 1 is a smooth function of size ``scale`` around ``offset``, which changes
-    over distances of about ``length``, plus a weak trend, a slope of about scale / (4 length). Beyond the data, a
-    posterior returns to the prior, and its spread grows with the distance. ``length`` (one number, or one for each
-    input) and ``scale`` (one number, or one for each output) are fixed if they are given, and are trained if they are
-    None. ``center`` and ``offset`` are constants, which ``fit`` sets to the means of the data.
+    ``length`` is one number, or one for each input, in the units of x. Without it, the lengths are random weights:
+    their logarithms have the standard deviation 1 around those of the inputs' spread, which ``fit`` takes from the data
+    as it does ``center``, the mean of the inputs. If there are several inputs, every second wave depends on one of them
+    alone.
     """
 
     weights: WaveWeights
     log_length: Float[Array, " in"] | tuple[float, ...]
-    log_scale: Float[Array, " out"] | tuple[float, ...]
     center: Float[Array, " in"]
-    offset: Float[Array, " out"]
 
     def __init__(
         self,
         in_size: int,
-        out_size: int,
-        width: int = 32,
+        width: int = 64,
         augment: int = 2,
         *,
         length: float | Sequence[float] | None = None,
-        scale: float | Sequence[float] | None = None,
         key: PRNGKeyArray,
     ):
-        check_counts("sizes", (in_size, out_size, width))
+        check_counts("sizes", (in_size, width))
         check_count("augment", augment, least=0)
         check_key(key)
         keys = iter(jax.random.split(key, len(dataclasses.fields(WaveWeights))))
@@ -75,59 +73,103 @@ class Waves(AbstractLayer):
         def drawn(*shape: int) -> Array:
             return jnp.asarray(normals(next(keys), shape))
 
+        self.log_length = filled(in_size) if length is None else fixed_logarithms("length", length, in_size)
         self.weights = WaveWeights(
             drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(augment, width),
-            drawn(augment), drawn(out_size, width), drawn(out_size), drawn(out_size, in_size),
+            drawn(augment), drawn(in_size if length is None else 0),
         )  # fmt: skip
-        self.log_length = _logarithms("length", length, in_size)
-        self.log_scale = _logarithms("scale", scale, out_size)
-        self.center, self.offset = filled(in_size), filled(out_size)
+        self.center = filled(in_size)
+
+    @property
+    def feature_count(self) -> int:
+        """The number of entries of (Φ, T), at the end of the state."""
+        return sum(self.weights.inputs.shape)
+
+    @property
+    def state_size(self) -> int:
+        """The number of entries of the state."""
+        width, in_size = self.weights.inputs.shape
+        return 2 * in_size + self.weights.states.shape[1] + width
 
     @property
     def scales(self) -> "Waves":
         """1: the weights are standardised."""
         return jax.tree.map(lambda leaf: 1.0 if eqx.is_inexact_array(leaf) else leaf, self)
 
-    @property
-    def linear_arrays(self) -> Callable[[Any], Any]:
-        """B, b and G."""
-        return lambda field: (field.weights.outer, field.weights.outer_bias, field.weights.trend)
-
-    def suited_to(self, h: Float[np.ndarray, "example state"], outputs: Float[np.ndarray, "example output"]) -> "Waves":
-        """Center and offset are the means of the data. Length and scale start at their spreads if they are trained."""
+    def suited_to(self, h: Float[np.ndarray, "example state"]) -> "Waves":
+        """The center is the mean of the inputs. Inferred lengths have the inputs' spread, times √inputs, as median."""
         x = h[:, : self.center.size]
-        found = {"center": x.mean(0), "offset": outputs.mean(0)}
-        for name, columns in (("log_length", x), ("log_scale", outputs)):
-            if isinstance(getattr(self, name), jax.Array):
-                std = columns.std(0)
-                found[name] = np.log(np.where(std > 0, std, 1.0))
-        values = tuple(jnp.asarray(value, self.center.dtype) for value in found.values())
-        return eqx.tree_at(lambda field: tuple(getattr(field, name) for name in found), self, values)
+        new = eqx.tree_at(lambda field: field.center, self, jnp.asarray(x.mean(0), self.center.dtype))
+        if not isinstance(self.log_length, jax.Array):
+            return new
+        std = x.std(0)
+        lengths = np.where(std > 0, std, 1.0) * math.sqrt(x.shape[1])
+        return eqx.tree_at(lambda field: field.log_length, new, jnp.asarray(np.log(lengths), self.center.dtype))
+
+    def likely_weights(
+        self,
+        h: Float[np.ndarray, "point state"],
+        targets: Float[np.ndarray, "point output"],
+        variances: Float[np.ndarray, "point output"],
+    ) -> "Waves | None":
+        """Zeros, and lengths that all differ from their medians by the factor of the highest evidence among a few."""
+        if not self.weights.length.size:
+            return None
+        v = (h[:, : self.center.size] - np.asarray(self.center)) * np.exp(-np.asarray(self.log_length))
+        evidence = [_log_evidence(v * math.exp(-log), targets, variances) for log in LOG_LENGTHS]
+        start = jax.tree.map(jnp.zeros_like, self.weights)
+        best = LOG_LENGTHS[int(np.argmax(evidence))] / LENGTH_SPREAD
+        start = eqx.tree_at(lambda w: w.length, start, jnp.full_like(start.length, best))
+        return eqx.tree_at(lambda field: field.weights, self, start)
 
     def __call__(self, t: Depth, h: Float[Array, " state"]) -> Float[Array, " state"]:
-        w = self.weights
-        (width, in_size), augment = w.inputs.shape, w.states.shape[1]
+        w, (width, in_size) = self.weights, self.weights.inputs.shape
+        augment = w.states.shape[1]
         x, z = h[:in_size], h[in_size : in_size + augment]
-        length, scale = (jnp.exp(jnp.asarray(log, h.dtype)) for log in (self.log_length, self.log_scale))
-        x_scaled = (x - lax.stop_gradient(self.center)) / length
-        angle = w.inputs @ x_scaled + t * w.depth + math.pi * w.phase
+        log_length = lax.stop_gradient(jnp.asarray(self.log_length, h.dtype))
+        if w.length.size:
+            log_length = log_length + LENGTH_SPREAD * w.length
+        v = (x - lax.stop_gradient(self.center)) * jnp.exp(-log_length)
+        angle = (w.inputs * _seen_inputs(width, in_size)) @ v + t * w.depth + math.pi * w.phase
         if augment:
             angle = angle + w.states @ z / math.sqrt(augment)
-        wave = math.sqrt(2 / width) * jnp.sin(angle)
+        wave = math.sqrt(2 / width) * sine(angle)
         inner = w.inner @ wave + w.inner_bias
-        outer = lax.stop_gradient(self.offset) + scale * (
-            w.outer @ wave + w.outer_bias + TREND / math.sqrt(in_size) * w.trend @ x_scaled
-        )
-        return jnp.concatenate([jnp.zeros_like(x), inner, outer])
+        return jnp.concatenate([jnp.zeros_like(x), inner, wave, TREND / math.sqrt(in_size) * v])
 
 
-def _logarithms(name: str, values: float | Sequence[float] | None, size: int) -> Float[Array, " n"] | tuple[float, ...]:
-    """Logarithms of given numbers, which are not trained; zeros, which are, without any."""
-    if values is None:
-        return filled(size)
-    given = [plain_number(value) for value in np.atleast_1d(np.asarray(values)).tolist()]
-    if len(given) not in (1, size):
-        raise ValueError(f"{name} holds {len(given)} numbers: pass one, or {size}.")
-    for value in given:
-        check_positive(name, value)
-    return tuple(math.log(value) for value in (given * size if len(given) == 1 else given))
+def sine(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """sin(angle) to about 1e-6, by a polynomial: XLA's own takes twelve times as long on a CPU."""
+    turns = angle * (0.5 / math.pi)
+    turns = turns - lax.stop_gradient(jnp.round(turns))
+    quarter = jnp.where(jnp.abs(turns) > 0.25, jnp.sign(turns) * 0.5 - turns, turns)  # the same sine, from -¼ to ¼
+    square, value = quarter**2, jnp.full_like(quarter, SINE[-1])
+    for coefficient in SINE[-2::-1]:
+        value = value * square + coefficient
+    return quarter * value
+
+
+def _log_evidence(
+    v: Float[np.ndarray, "point in"], targets: Float[np.ndarray, "point output"], variances: Float[np.ndarray, "..."]
+) -> float:
+    """That of a Gaussian process with the covariance to which wide nets tend, at the best of a few scales."""
+    distances = np.sum((v[:, None] - v) ** 2, axis=-1)
+    kernel = 1 + np.exp(-0.5 * distances) + TREND**2 / v.shape[1] * v @ v.T
+
+    def of(scale: float) -> float:
+        total = 0.0
+        for y, variance in zip(targets.T, variances.T, strict=True):
+            factor = np.linalg.cholesky(scale**2 * kernel + np.diag(variance + 1e-6 * scale**2))
+            total -= 0.5 * np.sum(np.linalg.solve(factor, y) ** 2) + np.sum(np.log(np.diag(factor)))
+        return total
+
+    return max(map(of, (0.5, 1.0, 2.0)))
+
+
+def _seen_inputs(width: int, in_size: int) -> Float[np.ndarray, "width in"]:
+    """Which inputs a wave depends on: all, or for every second wave one, at the length that this input has alone."""
+    seen = np.ones((width, in_size), np.float32)
+    if in_size > 1:
+        single = np.arange(1, width, 2)
+        seen[single] = math.sqrt(in_size) * np.eye(in_size, dtype=np.float32)[(single // 2) % in_size]
+    return seen

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sdebnn import FixedGrid
-from sdebnn.integrate import Solution
-from sdebnn.nn import AbstractModel
+from sdebnn.fields import Last
+from sdebnn.integrate import Guide, Solution
+from sdebnn.nn import SDEBNN, AbstractModel, Augment, Deterministic, TimeMLP, bayesianize
+from sdebnn.processes import NoDrift, Normal
 
 KEY = jax.random.key(0)
 QUIET = {"key": KEY, "progress": False}
@@ -106,3 +108,12 @@ class Belief(AbstractModel):
 
     def solve(self, x, *, key, with_roughness=False):
         return Solution(jnp.full_like(x, self.mean + jax.random.normal(key)), 0.5 * self.mean**2)
+
+
+def guided_net(points=4, solver=GRID):
+    """An MLP over depth from one input to one output, whose drift sees the hidden states of some inputs."""
+    block = bayesianize(
+        TimeMLP(2, (3,), key=KEY), drift=NoDrift(), initial=lambda w: Normal(jnp.zeros_like(w), 1.0),
+        guide=Guide(jnp.zeros((points, 2)), 1), solver=solver, key=KEY,
+    )  # fmt: skip
+    return SDEBNN((Deterministic(Augment(1, 1)), block, Deterministic(Last(1))))

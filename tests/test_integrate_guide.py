@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import KEY, Push, arrays, over_keys
+from small_models import KEY, Push, arrays, guided_net, over_keys
 from test_extending import Backward
 
 import sdebnn
 from sdebnn import Adaptive, FixedGrid, Gaussian, bayesianize
 from sdebnn.integrate import Guide
-from sdebnn.integrate.factors import cholesky, solve
+from sdebnn.integrate.factors import cholesky, gram_factor, gram_factor_by_products, solve
 from sdebnn.nn import SDEBNN, blocks, prior_of, refined
 from sdebnn.processes import OU, NoDrift, Normal, Point
 from sdebnn.train.objective import elbo
@@ -112,7 +112,7 @@ def test_the_kl_of_w_0_is_that_of_two_gaussians_for_every_estimator():
 
 
 def test_without_knowledge_a_guided_net_is_its_prior():
-    model = SDEBNN.mlp(1, 1, width=3, points=2, solver=FixedGrid(3), key=KEY)
+    model = guided_net(points=2)
     x = jnp.linspace(-2, 2, 5)[:, None]
     outputs, kl = model(x, key=KEY)
     np.testing.assert_allclose(outputs, prior_of(model)(x, key=KEY)[0], atol=1e-6)
@@ -123,7 +123,7 @@ def test_without_knowledge_a_guided_net_is_its_prior():
 def placed():
     """A small guided net that knows six points of a sine."""
     x = jnp.linspace(-2, 2, 6)[:, None]
-    model = SDEBNN.mlp(1, 1, width=3, points=4, solver=FixedGrid(4), key=KEY)
+    model = guided_net(solver=FixedGrid(4))
     return model.before_training(Gaussian(0.1), (x, jnp.sin(x))), x
 
 
@@ -195,6 +195,28 @@ def test_factors_and_their_gradients_are_those_of_jax_also_under_vmap():
         theirs = jax.vmap(function(of_jax))(A, b)
         for a, c in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_allclose(a, c, atol=2e-5)
+
+
+@pytest.mark.parametrize("factor", [gram_factor, gram_factor_by_products], ids=["QR", "products"])
+def test_the_factor_of_a_gram_matrix_is_precise_where_that_matrix_itself_is_not(factor):
+    # a' a has the condition number 10⁹, more than single precision can hold; that of a is 3 · 10⁴.
+    scales = np.logspace(0, 4.5, 8)
+    a = np.random.RandomState(0).randn(40, 8) @ np.diag(scales) / np.sqrt(40)
+    exact = np.linalg.cholesky(np.eye(8) + a.T @ a)
+    found = np.asarray(factor(jnp.asarray(a, jnp.float32)), float)
+    np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=2e-3)
+    np.testing.assert_allclose(np.log(np.diag(found)).sum(), np.log(np.diag(exact)).sum(), atol=2e-3)
+
+
+def test_the_gradient_of_a_gram_factor_is_that_of_jax():
+    a, weights = jax.random.normal(KEY, (3, 6, 4)), jax.random.normal(jax.random.key(1), (4, 4))
+
+    def total(a, factor):
+        return jnp.sum(weights * jnp.sin(factor(a)))
+
+    own = jax.vmap(jax.grad(lambda a: total(a, gram_factor)))(a)
+    of_jax = jax.vmap(jax.grad(lambda a: total(a, lambda a: jnp.linalg.cholesky(jnp.eye(4) + a.T @ a))))(a)
+    np.testing.assert_allclose(own, of_jax, atol=2e-5)
 
 
 def test_many_draws_at_once_do_not_deadlock_on_two_threads():

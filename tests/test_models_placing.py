@@ -1,23 +1,26 @@
-"""Guides before and in training: where they begin, what they keep, and what ``fit`` makes of them."""
+"""Guides and read-outs before and in training: where they begin, what they keep, and what ``fit`` makes of them."""
+
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import KEY, QUIET, arrays
+from small_models import KEY, QUIET, arrays, guided_net
 
-from sdebnn import Categorical, FixedGrid, Gaussian, StudentT, fit, predict
+from sdebnn import Categorical, Cauchy, FixedGrid, Gaussian, Laplace, StudentT, fit, predict
 from sdebnn.baselines import Ensemble
 from sdebnn.integrate.guide import SPEED
+from sdebnn.likelihoods import Weighted
 from sdebnn.models.placing import spread_out, summarised
 from sdebnn.nn import SDEBNN, Deterministic, blocks
 from sdebnn.train import Checkpoints, Objective, Optimizer
 from sdebnn.train.collapse import default_warmup
 
 
-def small(points=4, **options):
-    return SDEBNN.mlp(1, 1, width=4, points=points, solver=FixedGrid(3), key=KEY, **options)
+def small(**options):
+    return SDEBNN.mlp(1, 1, width=4, points=4, solver=FixedGrid(3), key=KEY, **options)
 
 
 def sine(n=10):
@@ -31,7 +34,7 @@ def guide_of(model):
 
 def test_points_are_spread_over_the_inputs_and_know_their_targets():
     x, y = sine(4)
-    guide = guide_of(small().before_training(Gaussian(0.1), (x, y)))
+    guide = guide_of(guided_net().before_training(Gaussian(0.1), (x, y)))
     at = np.asarray(guide.points[:, 0])
     assert {-2.0, 2.0} <= set(at.tolist())
     np.testing.assert_allclose(guide.unit * guide.targets[:, 0], np.sin(2 * at), atol=1e-6)
@@ -58,15 +61,16 @@ def test_of_more_rows_than_points_each_point_is_the_mean_of_those_nearest_to_it(
 
 def test_more_points_than_rows_leave_the_others_without_knowledge():
     x, y = sine(3)
-    model = small(points=5).before_training(Gaussian(0.1), (x, y))
+    model = guided_net(points=5).before_training(Gaussian(0.1), (x, y))
     assert np.sum(SPEED * np.asarray(guide_of(model).log_noise[0, :, 0]) > 10) == 2
     outputs, kl = model(x, key=KEY)
     assert np.isfinite(np.append(outputs, kl)).all()
 
 
-def test_a_model_that_was_trained_is_left_as_it_is():
+@pytest.mark.parametrize("make", [small, guided_net])
+def test_a_model_that_was_trained_is_left_as_it_is(make):
     x, y = sine()
-    model = small().before_training(Gaussian(0.1), (x, y))
+    model = make().before_training(Gaussian(0.1), (x, y))
     again = model.before_training(Gaussian(0.1), (x + 1, 2 * y))
     for a, b in zip(arrays(model), arrays(again), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -74,8 +78,7 @@ def test_a_model_that_was_trained_is_left_as_it_is():
 
 def test_a_head_of_its_own_leaves_the_guide_without_targets():
     x, y = sine()
-    model = small()
-    net = SDEBNN((*model.layers[:2], Deterministic(eqx.nn.Linear(4, 1, key=KEY))))
+    net = SDEBNN((*guided_net().layers[:2], Deterministic(eqx.nn.Linear(2, 1, key=KEY))))
     guide = guide_of(net.before_training(Gaussian(0.1), (x, y)))
     assert np.abs(np.asarray(guide.points)).max() == 2
     assert SPEED * np.asarray(guide.log_noise).min() > 10
@@ -83,28 +86,48 @@ def test_a_head_of_its_own_leaves_the_guide_without_targets():
 
 def test_members_of_an_ensemble_are_placed_too():
     x, y = sine()
-    model = Ensemble([small(), small()]).before_training(Gaussian(0.1), (x, y))
+    model = Ensemble([guided_net(), guided_net()]).before_training(Gaussian(0.1), (x, y))
     assert not guide_of(model.member(1)).is_new
+    model = Ensemble([small(), small()]).before_training(Gaussian(0.1), (x, y))
+    assert not model.member(1).is_new
+
+
+def test_pseudo_observations_of_classes_have_the_slope_of_the_log_likelihood():
+    """At outputs of 0, d/df log N(f; value, variance) = value / variance is the slope of log p(y | f)."""
+    y = jnp.array([2])
+    values, variances = Categorical().pseudo_observations(y, 3)
+    slope = jax.grad(lambda f: jnp.sum(Categorical().log_prob(f, y)))(jnp.zeros((1, 3)))
+    np.testing.assert_allclose(values / variances, slope, rtol=1e-5)
+    assert np.all(np.asarray(variances) > 0)
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "y", "outputs"),
-    [
-        (Gaussian(0.3), jnp.array([[1.5]]), 1),
-        (Gaussian(None), jnp.array([[1.5]]), 2),
-        (StudentT(4.0, 0.3), jnp.array([[0.2]]), 1),
-        (Categorical(), jnp.array([2]), 3),
-    ],
-    ids=["Gaussian", "Gaussian with its scale", "Student", "classes"],
+    "law", [Gaussian, Laplace, Cauchy, partial(StudentT, 4.0)], ids=["N", "Laplace", "Cauchy", "t"]
 )
-def test_pseudo_observations_have_the_slope_of_the_log_likelihood(likelihood, y, outputs):
-    """At outputs of 0, d/df log N(f; value, variance) = value / variance is the slope of log p(y | f)."""
-    values, variances = likelihood.pseudo_observations(y, outputs)
-    slope = jax.grad(lambda f: jnp.sum(likelihood.log_prob(f, y)))(jnp.zeros((1, outputs)))
-    np.testing.assert_allclose(values / variances, slope, rtol=1e-5)
-    assert np.all(np.asarray(variances) > 0)
-    if isinstance(likelihood, Gaussian) and outputs == 1:
-        np.testing.assert_allclose(variances, 0.09, rtol=1e-5)
+def test_pseudo_observations_of_numbers_are_the_targets_with_the_information_of_their_noise(law):
+    """1 / variance is the mean square of the slope of log p, the Fisher information of the location."""
+    y, likelihood = jnp.array([[1.5], [700.0]]), law(0.3)
+    values, variances = likelihood.pseudo_observations(y, 1)
+    np.testing.assert_array_equal(values, y)
+    noise = likelihood.sample(jnp.zeros((200_000, 1)), key=KEY)
+    slopes = np.asarray(jax.vmap(jax.grad(lambda f, y: likelihood.log_prob(f, y)))(jnp.zeros((200_000, 1)), noise))
+    error = 4 * (slopes**2).std() / np.sqrt(200_000)
+    assert np.all(np.abs(1 / np.asarray(variances) - (slopes**2).mean()) < error + 1e-4)
+
+
+def test_if_the_outputs_give_the_noise_it_is_assumed_to_be_a_part_of_the_spread():
+    y = jnp.array([[10.0], [30.0]])
+    values, variances = Gaussian(None).pseudo_observations(y, 2)
+    np.testing.assert_allclose(values[:, 0], y[:, 0])
+    np.testing.assert_allclose(Gaussian(None).scale(values), 3.0, rtol=1e-4)
+    np.testing.assert_allclose(variances[:, 0], 9.0, rtol=1e-5)
+
+
+def test_weights_divide_the_variances_of_pseudo_observations():
+    y = jnp.array([[1.5, 1.0], [2.5, 4.0]])
+    values, variances = Weighted(Gaussian(0.3)).pseudo_observations(y, 1)
+    np.testing.assert_allclose(values, y[:, :1])
+    np.testing.assert_allclose(variances[:, 0], [0.09, 0.0225], rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +135,7 @@ def fitted():
     x, y = sine(12)
     options = {"epochs": 60, "objective": Objective(draws=2), "optimizer": Optimizer(0.05)}
     return fit(
-        SDEBNN.mlp(1, 1, width=8, points=8, solver=FixedGrid(6), key=KEY), Gaussian(0.1), x, y, **QUIET, **options
+        SDEBNN.mlp(1, 1, width=16, points=12, solver=FixedGrid(4), key=KEY), Gaussian(0.1), x, y, **QUIET, **options
     )
 
 
@@ -127,13 +150,13 @@ def test_a_short_fit_follows_the_data_and_returns_to_the_prior_far_from_them(fit
     assert far.std(0).min() > 2 * inside.std(0).mean()
 
 
-def test_a_guided_net_needs_no_warm_up_of_the_kl_weight():
-    assert default_warmup(small()) == 0
+def test_a_net_that_starts_near_its_posterior_needs_no_warm_up_of_the_kl_weight():
+    assert default_warmup(small()) == default_warmup(guided_net()) == 0
     assert default_warmup(SDEBNN.paper_mlp(1, 1, widths=(2,), drift=(2,), key=KEY)) > 0
 
 
 @pytest.mark.slow
-def test_a_guided_fit_resumes_bit_for_bit(tmp_path):
+def test_a_fit_of_a_conditioned_readout_resumes_bit_for_bit(tmp_path):
     x, y = sine(8)
     options = {**QUIET, "objective": Objective(draws=1)}
     whole = fit(small(), Gaussian(0.1), x, y, epochs=6, checkpoints=Checkpoints(tmp_path / "a"), **options)

@@ -18,7 +18,8 @@ from sdebnn.contract import draw_keys
 from sdebnn.data import toy
 from sdebnn.files import write_whole
 from sdebnn.likelihoods import AbstractLikelihood, Gaussian
-from sdebnn.models import SDEBNN, blocks, prior_of
+from sdebnn.models import SDEBNN, ConditionedReadout, blocks, prior_of
+from sdebnn.models.readout import body_key
 from sdebnn.predict import evaluate, predict
 from sdebnn.train import Objective, fit
 
@@ -59,7 +60,7 @@ def demo(
         "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
     }
     write_whole(out / "metrics.json", (json.dumps(found, indent=2) + "\n").encode())
-    assert isinstance(fitted.model, SDEBNN)
+    assert isinstance(fitted.model, ConditionedReadout)
     _pictures(out, fitted.model, fitted.likelihood, x, y, functions, key=keys[6])
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: the 95 % band of the function contains the "
@@ -86,7 +87,7 @@ def _zones(samples: jax.Array) -> dict[str, float]:
 
 def _pictures(
     out: Path,
-    model: SDEBNN,
+    model: ConditionedReadout,
     likelihood: AbstractLikelihood,
     x: jax.Array,
     y: jax.Array,
@@ -118,7 +119,7 @@ def _pictures(
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     titles = (
         "Prior: weights follow an SDE, and move the outputs",
-        "Posterior: the drift steers the outputs to the data",
+        "Posterior: the read-out takes back what the noise has done",
     )
     for axes, law, title in zip(panels, laws, titles, strict=True):
         plots.trajectories(axes, blocks(model)[0].solver.times(), _outputs_over_depth(law, inputs, draws=200, key=key))
@@ -129,14 +130,19 @@ def _pictures(
     save_picture(figure, out / "trajectories.png")
 
 
-def _outputs_over_depth(model: SDEBNN, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
-    """The last layer applied to the hidden states at all depths, as an array "draw time example"."""
-    augment, _, last = model.layers
-    block = blocks(model)[0]
+def _outputs_over_depth(model: ConditionedReadout, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
+    """The read-out applied to the features at all depths, as an array "draw time example"."""
+    assert isinstance(model.body, SDEBNN)
+    augment, _, last = model.body.layers
+    block, count = blocks(model)[0], model.points.shape[0]
+    batch = jnp.concatenate([model.points, x]) if count else x
 
     def one(key: jax.Array) -> jax.Array:
-        h0, _ = augment(x, key=key)
-        states, _ = block.trajectory(h0, key=jax.random.fold_in(key, 1))  # the key of layer 1, as in SDEBNN
-        return jax.vmap(lambda h: last(h, key=key)[0][:, 0])(states)
+        h0, _ = augment(batch, key=key)
+        states, _ = block.trajectory(h0, key=jax.random.fold_in(body_key(key), 1))  # the key of layer 1 of the body
+        features = jax.vmap(lambda h: last(h, key=key)[0])(states)
+        layer = model.draw(features[-1, :count], key=key)
+        # The constant is added in proportion to the depth, as the waves are.
+        return layer(features[:, count:])[..., 0] - (1 - block.solver.times())[:, None] * layer.coefficients[0, -1]
 
     return jax.jit(jax.vmap(one))(draw_keys(key, draws))

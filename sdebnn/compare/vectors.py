@@ -34,7 +34,7 @@ WIDTH = 32
 MAX_GP_EXAMPLES = 2000  # the cost of an exact Gaussian process grows with the cube of their number
 PRIOR_STD = 2.0  # of standardised weights, equal to the gain of the field
 STEPS = 3000
-GUIDED_STEPS = 300  # of a posterior that starts near its optimum
+OWN_STEPS = 300  # of a posterior that starts near its optimum
 DRAWS = 200  # functions; deterministic nets take as many, since a prediction interval needs samples of the noise
 
 
@@ -44,7 +44,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
     blocks = Blocks(FixedGrid(10), 0.2, (32, 32), Normal, Normal, -1)
     batch = min(256, x.shape[0])
     epochs = max(1, STEPS * batch // x.shape[0])
-    guided_epochs = max(1, GUIDED_STEPS * batch // x.shape[0])
+    own_epochs = max(1, OWN_STEPS * batch // x.shape[0])
     training = Recipe(epochs, Objective(), Batches(batch), Optimizer(1e-2, clip=100.0))
     plain = training._replace(objective=Objective(draws=1))
     evidence = Recipe(300, Objective(draws=1), Batches(), Optimizer(5e-2, clip=100.0))
@@ -71,7 +71,7 @@ def rows(x: Float[Array, "example feature"], y: Array, classes: int | None) -> l
             "Bayesian neural ODE (HMC)", lambda key: HMC(ode(key), warmup=300, draws=200, doublings=7), training, DRAWS
         ),
         *random_depth(nets.depth, blocks, training, DRAWS),
-        Row("SDE-BNN, guided (ours)", nets.guided, Recipe(guided_epochs, Objective(), Batches(batch)), DRAWS),
+        Row("SDE-BNN, conditioned read-out (ours)", nets.ours, Recipe(own_epochs, Objective(), Batches(batch)), DRAWS),
     ]
 
 
@@ -88,7 +88,7 @@ class _VectorNets:
         """The paper's net with blocks of some kind."""
         return SDEBNN.paper_mlp(self.size, self.outputs, block=block, key=key)
 
-    def guided(self, key: PRNGKeyArray) -> SDEBNN:
+    def ours(self, key: PRNGKeyArray) -> AbstractModel:
         return SDEBNN.mlp(self.size, self.outputs, key=key)
 
     def ensemble(self, key: PRNGKeyArray) -> Ensemble:

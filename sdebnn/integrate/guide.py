@@ -8,8 +8,8 @@ observations y of h_1(Z), its drift is f_p + σ² ∇_w log φ(t, w, h(Z)), with
     φ ≈ N(y; ŷ, S + V(t) J J'),      V(t) = the variance that the noise still to come gives a weight on average
     NN_φ = σ² J' (S + V(t) J J')⁻¹ (y - ŷ)
 
-The pseudo-observations y and their variances S are trained. The law of w_0 is conditioned in the same way: the weights
-in which the outputs are linear are drawn given the others, from the posterior of that linear model.
+The pseudo-observations y and their variances S are trained. A normal law of w_0 is conditioned in the same way, with
+the look-ahead linearised at its mean.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from sdebnn.checks import check_array, check_count
 from sdebnn.host_arrays import filled
@@ -59,8 +59,7 @@ class Guide(eqx.Module):
 
     ``points`` are these inputs, as states at depth 0; they are not trained. ``targets`` are the pseudo-observations, in
     units that do not change in training. ``outputs`` is the number of outputs, which are the last entries of the state
-    at depth 1 (default: all of it). ``linear_weights`` are the ranges of weights in which the outputs are linear if all
-    other weights are given; the law of w_0 is conditioned there (default: all weights, linearised at the mean).
+    at depth 1 (default: all of it).
 
     A new guide knows nothing, and the posterior is the prior. ``fit`` places its points among the inputs, and begins
     with pseudo-observations that follow from the targets there.
@@ -71,11 +70,8 @@ class Guide(eqx.Module):
     targets: Float[Array, "point output"]
     log_noise: Float[Array, "knot point output"]
     log_future: Float[Array, " knot"]
-    linear_weights: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
 
-    def __init__(
-        self, points: Points, outputs: int | None = None, linear_weights: tuple[tuple[int, int], ...] | None = None
-    ):
+    def __init__(self, points: Points, outputs: int | None = None):
         check_array("points", points)
         if points.ndim != 2:
             raise ValueError(f"points has shape {points.shape}: pass one state, a vector, for each point.")
@@ -83,16 +79,11 @@ class Guide(eqx.Module):
         check_count("outputs", outputs)
         if outputs > points.shape[-1]:
             raise ValueError(f"outputs={outputs} are more than the {points.shape[-1]} entries of a state: pass fewer.")
-        self.points, self.linear_weights = jnp.asarray(points), linear_weights
+        self.points = jnp.asarray(points)
         self.unit = filled(outputs, 1.0, self.points.dtype)
         self.targets = filled((len(points), outputs), dtype=self.points.dtype)
         self.log_noise = filled((KNOTS, len(points), outputs), UNKNOWN / SPEED, self.points.dtype)
         self.log_future = filled(KNOTS, dtype=self.points.dtype)
-
-    def with_linear_weights(self, linear_weights: tuple[tuple[int, int], ...] | None) -> "Guide":
-        """The same guide, which conditions these ranges of weights at depth 0."""
-        new, arrays = Guide(self.points, self.targets.shape[1], linear_weights), lambda guide: jax.tree.leaves(guide)
-        return eqx.tree_at(arrays, new, arrays(self))
 
     @property
     def is_new(self) -> bool:
@@ -110,9 +101,7 @@ class Guide(eqx.Module):
         If there are fewer points than the guide has, the others repeat them and know nothing.
         """
         given, dtype = len(points), self.points.dtype
-        new = Guide(
-            jnp.asarray(np.resize(points, self.points.shape), dtype), self.targets.shape[1], self.linear_weights
-        )
+        new = Guide(jnp.asarray(np.resize(points, self.points.shape), dtype), self.targets.shape[1])
         if targets is None or variances is None:
             return new
         unit = targets.std(0)
@@ -136,29 +125,21 @@ class Guide(eqx.Module):
         u = sigma * jacobian.T @ solve(factor, solve(factor, missing), True)
         return sigma * u / jnp.sqrt(1 + jnp.sum(u**2) / LARGEST_SHIFT**2)
 
-    def start_law(self, process: Moving, w0: Weights) -> "StartLaw | None":
-        """The law of the linear weights at depth 0, given the other weights of w0; None if w_0 is not normal."""
+    def start_law(self, process: Moving) -> "StartLaw | None":
+        """The law of w_0, linearised at its mean; None if w_0 is not normal."""
         moments, prior = process.initial.moments(), process.initial.prior().moments()
         if moments is None or prior is None:
             return None
         mean, std = moments
-        linear = jnp.asarray(self._mask(w0.shape[0]))
-        zero, sigma = jnp.zeros((), w0.dtype), process.prior.sigma
-        outputs, jacobian = self._look_ahead(process, zero, jnp.where(linear, mean, w0), self.start())
-        a = jacobian * jnp.where(linear, std, 0.0)
+        zero, sigma = jnp.zeros((), mean.dtype), process.prior.sigma
+        outputs, jacobian = self._look_ahead(process, zero, mean, self.start())
+        a = jacobian * std
         kernel = a @ a.T
         noise = self._covariance(zero, self._future(zero, sigma) * kernel)
-        b = self._missing(outputs)
-        return StartLaw(a, cholesky(noise), cholesky(noise + kernel), b, linear, mean, std, *prior)
+        return StartLaw(a, cholesky(noise), cholesky(noise + kernel), self._missing(outputs), mean, std, *prior)
 
     def _missing(self, outputs: Float[Array, "point output"]) -> Float[Array, " pseudo"]:
         return (lax.stop_gradient(self.unit) * self.targets - outputs).ravel()
-
-    def _mask(self, size: int) -> np.ndarray:
-        mask = np.zeros(size, bool)
-        for first, last in ((0, size),) if self.linear_weights is None else self.linear_weights:
-            mask[first:last] = True
-        return mask
 
     def _look_ahead(
         self, process: Moving, t: Float[Array, ""], w: Weights, seen: Points
@@ -190,27 +171,26 @@ class Guide(eqx.Module):
 
 
 class StartLaw(NamedTuple):
-    """The law of the linear weights of w_0, mean + std · n, where n is standard normal given b = A n + noise.
+    """The law of w_0 = mean + std · n, where n is standard normal given b = A n + noise.
 
     With R R' the covariance of the noise and T = R R' + A A' = L L', n has the mean A' T⁻¹ b and the covariance
     I - A' T⁻¹ A, of which I - A' L'⁻¹ (L + R)⁻¹ A is a square root (Andrews 1968).
     """
 
-    a: Float[Array, "pseudo weight"]  # zero for weights that are not linear
+    a: Float[Array, "pseudo weight"]
     noise: Float[Array, "pseudo pseudo"]  # R
     total: Float[Array, "pseudo pseudo"]  # L
     b: Float[Array, " pseudo"]
-    linear: Bool[Array, " weight"]
     mean: Weights
     std: Weights
     prior_mean: Weights
     prior_std: Weights
 
     def moved(self, w0: Weights) -> Weights:
-        """w_0 of the independent law, with its linear weights moved to where they are likely."""
+        """w_0 of the independent law, moved to where it is likely."""
         n = self._standard(w0)
         shrunk = n - self.a.T @ solve(self.total, solve(self.total + self.noise, self.a @ n), True)
-        return jnp.where(self.linear, self.mean + self.std * (self._shift() + shrunk), w0)
+        return self.mean + self.std * (self._shift() + shrunk)
 
     def more_kl(self) -> Float[Array, ""]:
         """What the KL of this law from the prior has more than that of the independent law."""
@@ -227,7 +207,7 @@ class StartLaw(NamedTuple):
         return 0.5 * (jnp.sum(n**2) - squares - self._log_determinant())
 
     def _standard(self, w0: Weights) -> Weights:
-        return jnp.where(self.linear, (w0 - self.mean) / self.std, 0.0)
+        return (w0 - self.mean) / self.std
 
     def _shift(self) -> Weights:
         return self.a.T @ solve(self.total, solve(self.total, self.b), True)

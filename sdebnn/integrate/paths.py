@@ -153,7 +153,7 @@ def start_of(process: Process, key: PRNGKeyArray) -> Start:
     if guide is None:
         return Start(w0, None, start_nats(process.initial, w0, process.kl), path_key)
     assert isinstance(process, Dynamics)
-    law = guide.start_law(process, w0)
+    law = guide.start_law(process)
     if law is None:
         return Start(w0, guide.start(), start_nats(process.initial, w0, process.kl), path_key)
     w0 = law.moved(w0)
@@ -163,7 +163,7 @@ def start_of(process: Process, key: PRNGKeyArray) -> Start:
     if process.kl == "stl":
         still: Dynamics = frozen(process)
         assert still.guide is not None
-        law = still.guide.start_law(still, w0)
+        law = still.guide.start_law(still)
         assert law is not None
     return Start(w0, guide.start(), nats + law.more_log_ratio(w0), path_key)
 

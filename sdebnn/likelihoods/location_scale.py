@@ -16,6 +16,7 @@ from sdebnn.checks import check_key, check_positive, plain_number
 from sdebnn.likelihoods.likelihood import AbstractLikelihood, Outputs, check_head
 
 SMALLEST_SCALE = 1e-6  # of those that are read from the outputs
+ASSUMED_NOISE = 0.3  # before training, relative to the spread of the targets, if the outputs give the scale
 MISFIT = 0.5  # nats an example: the cost, under a Gaussian, of residuals with twice the noise's variance
 
 
@@ -86,6 +87,28 @@ class AbstractLocationScale(AbstractLikelihood):
         excess = jnp.maximum(temperature * scale - SMALLEST_SCALE, jnp.finfo(outputs.dtype).tiny)
         # The inverse of softplus, log(exp(s) - 1), without overflow.
         return jnp.concatenate([location, excess + jnp.log(-jnp.expm1(-excess))], axis=-1)
+
+    def pseudo_observations(self, y: Array, outputs: int) -> tuple[Float[Array, "example output"], ...]:
+        """The targets themselves, with the variance of a normal law that says as much about the location.
+
+        If the outputs give the scale, the noise is assumed to be 0.3 times as large as the spread of the targets, and
+        so the second half of the outputs is observed, too, though with little certainty.
+        """
+        location = y.astype(float)
+        if self.log_scale is not None:
+            variance = jnp.exp(2 * jnp.asarray(self.log_scale, location.dtype)) / self.standard_information
+            return location, jnp.broadcast_to(variance, location.shape)
+        std = jnp.std(location, axis=0)
+        noise = ASSUMED_NOISE * jnp.where(std > 0, std, 1.0)
+        raw = noise + jnp.log(-jnp.expm1(-noise))  # the inverse of softplus
+        values = jnp.concatenate([location, jnp.broadcast_to(raw, location.shape)], axis=-1)
+        variances = jnp.concatenate([noise**2 / self.standard_information, jnp.ones_like(raw)])
+        return values, jnp.broadcast_to(variances, values.shape)
+
+    @property
+    def standard_information(self) -> float:
+        """The Fisher information that one ε has about a shift of it."""
+        return 1.0
 
     def scale(self, outputs: Outputs) -> Float[Array, "..."]:
         """The scale of every target."""
@@ -183,6 +206,11 @@ class Cauchy(AbstractLocationScale):
         """Infinite."""
         return math.inf
 
+    @property
+    def standard_information(self) -> float:
+        """1/2."""
+        return 0.5
+
     def standard_entropy(self) -> float:
         """The entropy of ε, in nats."""
         return math.log(4 * math.pi)
@@ -211,6 +239,11 @@ class StudentT(AbstractLocationScale):
     def standard_variance(self) -> float:
         """df / (df - 2), infinite up to df = 2."""
         return self.df / (self.df - 2) if self.df > 2 else math.inf
+
+    @property
+    def standard_information(self) -> float:
+        """(df + 1) / (df + 3)."""
+        return (self.df + 1) / (self.df + 3)
 
     def standard_entropy(self) -> float:
         """The entropy of ε, in nats."""

@@ -1,8 +1,11 @@
 """Rows that count more or less often:   log p(y | outputs)^weight."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 
 from sdebnn.likelihoods.likelihood import AbstractLikelihood, Outputs, Summary
+
+SMALLEST_WEIGHT = 1e-6  # of a pseudo-observation
 
 
 class Weighted(AbstractLikelihood):
@@ -33,6 +36,12 @@ class Weighted(AbstractLikelihood):
     def tempered(self, outputs: Outputs, temperature: float | Float[Array, ""]) -> Float[Array, "*lead output"]:
         """The outputs as the likelihood itself tempers them."""
         return self.likelihood.tempered(outputs, temperature)
+
+    def pseudo_observations(self, y: Array, outputs: int) -> tuple[Float[Array, "example output"], ...]:
+        """Those of the likelihood itself, with variances divided by the weights."""
+        likelihood, targets, weights = self.split_weights(y)
+        values, variances = likelihood.pseudo_observations(targets, outputs)
+        return values, variances / jnp.maximum(weights, SMALLEST_WEIGHT)[:, None]
 
     def check_targets(self, y: Array, outputs: int) -> None:
         """Refuse values that the likelihood itself refuses."""

@@ -1,19 +1,16 @@
 """Make the weights of any Equinox module a process over depth."""
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_array, check_counts, check_key, check_object, shown
-from sdebnn.fields import AbstractLayer, Standardised, own_scales
+from sdebnn.fields import Standardised, own_scales
 from sdebnn.integrate import AbstractSolver, FixedGrid, Guide, KLEstimator
 from sdebnn.models.block import SDEBlock, check_parts
 from sdebnn.processes import OU, AbstractDrift, AbstractInitialLaw, AbstractPrior, DriftNet, Point, Weights
@@ -39,8 +36,7 @@ def bayesianize(
     An array that occurs at two places of a module counts as two arrays; share it with ``eqx.nn.Shared``.
     ``drift`` is an ``AbstractDrift`` or the widths of a ``DriftNet``. ``initial`` makes the law of w_0 from the
     weights: ``Point``, ``Normal`` or another ``AbstractInitialLaw``.
-    ``guide`` lets the drift see hidden states, too: ``Guide(points)``, whose points are states at depth 0. If the
-    field is an ``AbstractLayer`` with ``linear_arrays``, the guide conditions these at depth 0.
+    ``guide`` lets the drift see hidden states, too: ``Guide(points)``, whose points are states at depth 0.
     ``scale`` gives each array as a multiple of its standardised weights; ``None`` takes ``own_scales`` of the module.
     """
     check_key(key)
@@ -68,16 +64,7 @@ def bayesianize(
     _check_drift("drift", drift, w0)
     _check_drift("prior's drift", prior.drift, w0)
     law: AbstractInitialLaw = initial(w0)  # pyright: ignore[reportCallIssue]
-    if guide is not None and isinstance(module, AbstractLayer) and module.linear_arrays is not None:
-        guide = guide.with_linear_weights(_ranges(weights, mask, picked(module, module.linear_arrays)))
     return SDEBlock(field, weights, prior, drift, law, solver, kl, guide)
-
-
-def _ranges(weights: Standardised, random: PyTree[bool], chosen: PyTree[bool]) -> tuple[tuple[int, int], ...]:
-    """Where the chosen arrays lie in w."""
-    is_chosen = [yes for yes, drawn in zip(*map(jax.tree.leaves, (chosen, random)), strict=True) if drawn]
-    ends = np.cumsum([math.prod(shape) for shape in weights.shapes]).tolist()
-    return tuple(pair for pair, yes in zip(pairwise([0, *ends]), is_chosen, strict=True) if yes)
 
 
 def _check_drift(name: str, drift: Callable[..., Array], w0: Weights) -> None:

@@ -21,7 +21,7 @@ from sdebnn.integrate import (
 )
 from sdebnn.integrate.paths import check_estimator
 from sdebnn.models.field_block import AbstractFieldBlock, check_field
-from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, NoDrift
+from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior
 from sdebnn.programs import compiled
 
 Model = TypeVar("Model", bound=AbstractModel)
@@ -134,16 +134,3 @@ def refined(model: Model, *, steps: int | None = None, rtol: float | None = None
     A key names one Brownian path at every resolution, so that refining converges to one function.
     """
     return map_blocks(lambda block: block.with_solver(refined_solver(block.solver, steps=steps, rtol=rtol)), model)
-
-
-def prior_of(model: Model) -> Model:
-    """The same model before any data: no block has a drift or a guide, and w_0 follows its prior, so the KL is 0.
-
-    Deterministic parameters, and a w_0 that is a point, stay as they are.
-    """
-
-    def forget(block: SDEBlock) -> SDEBlock:
-        law = block.initial.prior()
-        return SDEBlock(block.field, block.weights, block.prior, NoDrift(), law, block.solver, block.kl)
-
-    return map_blocks(forget, model)

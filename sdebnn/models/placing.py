@@ -1,18 +1,20 @@
-"""Where a guide begins: at which inputs, and with which pseudo-observations."""
+"""Where a guide or a conditioned read-out begins: at which inputs, and with which pseudo-observations."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from sdebnn.checks import as_inputs
 from sdebnn.contract import AbstractModel, Data
 from sdebnn.fields import AbstractLayer
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.block import SDEBlock
+from sdebnn.processes import Normal
 
 MAX_ROWS = 4096  # of the data, from which points are chosen
 
@@ -50,6 +52,75 @@ def summarised(
     return inputs, members @ (targets / variances) / precision, 1 / precision
 
 
+def some_rows(data: Data) -> tuple[Array, Array]:
+    """At most ``MAX_ROWS`` inputs and targets, equally far apart in the data."""
+    rows = np.unique(np.linspace(0, len(data[1]) - 1, min(len(data[1]), MAX_ROWS)).round().astype(int))
+    return as_inputs("x", np.asarray(data[0][rows])), jnp.asarray(data[1][rows])
+
+
+class PseudoData(NamedTuple):
+    """Inputs, and pseudo-observations of the outputs there."""
+
+    points: Num[np.ndarray, "point *input"]
+    targets: Float[np.ndarray, "point output"]
+    variances: Float[np.ndarray, "point output"]
+
+
+def pseudo_data(likelihood: AbstractLikelihood, data: Data, outputs: int, count: int) -> PseudoData:
+    """At most ``count`` inputs, with pseudo-observations of the outputs there, that say about the same as the data.
+
+    Vectors are averaged, as ``summarised`` does. Of other inputs, such as images, some rows are chosen. If not all rows
+    are looked at, variances are as much smaller as there are more rows.
+    """
+    x, y = some_rows(data)
+    targets, variances = (np.asarray(each, np.float64) for each in likelihood.pseudo_observations(y, outputs))
+    variances = variances * len(y) / len(data[1])
+    inputs = np.asarray(x)
+    if inputs.ndim == 2:
+        points, targets, variances = summarised(np.asarray(inputs, np.float64), targets, variances, count)
+        return PseudoData(points.astype(inputs.dtype), targets, variances)
+    chosen = spread_out(inputs.reshape(len(inputs), -1), count)
+    return PseudoData(inputs[chosen], targets[chosen], variances[chosen])
+
+
+def suited(model: AbstractModel, pseudo: PseudoData) -> AbstractModel:
+    """The model, with the field of its first block suited to these data, and w_0 started where it is likely.
+
+    That needs a block, or a sequence of models in which those before the block are deterministic.
+    """
+    x = as_inputs("x", pseudo.points)
+    if isinstance(model, SDEBlock):
+        return _suited_block(model, x, pseudo)
+    layers: Sequence[AbstractModel] = getattr(model, "layers", ())
+    found = next(((i, layer) for i, layer in enumerate(layers) if isinstance(layer, SDEBlock)), None)
+    if found is None:
+        return model
+    number, block = found
+    new = _suited_block(block, outputs_of(layers[:number], x), pseudo)
+    return eqx.tree_at(lambda model: model.layers[number], model, new)
+
+
+def outputs_of(layers: Sequence[AbstractModel], x: Array) -> Array:
+    """The outputs of deterministic layers in sequence."""
+    for layer in layers:
+        x = layer.solve(x, key=jax.random.key(0)).outputs
+    return x
+
+
+def _suited_block(block: SDEBlock, h: Array, pseudo: PseudoData) -> SDEBlock:
+    if not isinstance(block.field, AbstractLayer):
+        return block
+    arrays, states = block.unravel(block.initial.sample(key=jax.random.key(0))), np.asarray(h, np.float64)
+    random = jax.tree.map(lambda leaf: leaf is not None, arrays, is_leaf=lambda leaf: leaf is None)
+    layer = eqx.combine(arrays, block.field).suited_to(states)
+    block = eqx.tree_at(lambda b: b.field, block, eqx.partition(layer, random)[1])
+    start = layer.likely_weights(states, pseudo.targets, pseudo.variances)
+    if start is None or not isinstance(block.initial, Normal):
+        return block
+    w0 = block.weights.ravel(eqx.filter(start, random))
+    return eqx.tree_at(lambda b: b.initial.mean, block, w0)
+
+
 def with_placed_guide(
     layers: Sequence[AbstractModel],
     likelihood: AbstractLikelihood,
@@ -66,10 +137,8 @@ def with_placed_guide(
         return tuple(layers)
     number, block = found
     before, after = layers[:number], layers[number + 1 :]
-    rows = np.unique(np.linspace(0, len(data[1]) - 1, min(len(data[1]), MAX_ROWS)).round().astype(int))
-    h, y = as_inputs("x", np.asarray(data[0][rows])), jnp.asarray(data[1][rows])
-    for layer in before:
-        h = layer.solve(h, key=jax.random.key(0)).outputs
+    x, y = some_rows(data)
+    h = outputs_of(before, x)
     return (*before, _placed(block, np.asarray(h), y, likelihood, all(map(is_last, after))), *after)
 
 
@@ -87,7 +156,4 @@ def _placed(
     if not sees_targets:
         return eqx.tree_at(lambda b: b.guide, block, guide.placed(h[spread_out(h, count)]))
     targets, variances = map(np.asarray, likelihood.pseudo_observations(y, guide.targets.shape[1]))
-    block = eqx.tree_at(lambda b: b.guide, block, guide.placed(*summarised(h, targets, variances, count)))
-    if isinstance(block.field, AbstractLayer):
-        block = eqx.tree_at(lambda b: b.field, block, block.field.suited_to(h, targets))
-    return block
+    return eqx.tree_at(lambda b: b.guide, block, guide.placed(*summarised(h, targets, variances, count)))

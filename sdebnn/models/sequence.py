@@ -13,19 +13,23 @@ from jaxtyping import Array, Num, PRNGKeyArray
 from sdebnn.checks import as_inputs, check_callable, check_count, check_counts, check_key, check_object, shown
 from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
 from sdebnn.fields import Augment, Last, TimeMLP, over_batch
-from sdebnn.host_arrays import filled
-from sdebnn.integrate import AbstractSolver, FixedGrid, Guide, KLEstimator, Solution
-from sdebnn.integrate.guide import KNOTS
+from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator, Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.bayesianize import bayesianize
 from sdebnn.models.placing import with_placed_guide
+from sdebnn.models.readout import START_STD, ConditionedReadout
 from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, LinearDrift, Normal, Weights
 from sdebnn.waves import Waves
 
+KNOTS = 6  # of the drift, over depth
 
-def at_prior(w0: Weights) -> Normal:
-    """A standard normal law of w_0, which is also its prior."""
-    return Normal(jnp.zeros_like(w0), 1.0)
+
+def near_prior(field: Waves) -> Normal:
+    """The law of w_0 before training: that of the prior, standard normal, but narrower for inferred lengths."""
+    stds = jax.tree.map(jnp.ones_like, field.weights)
+    stds = eqx.tree_at(lambda w: w.length, stds, jnp.full_like(stds.length, START_STD))
+    log_std = jnp.log(jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(stds)]))
+    return eqx.tree_at(lambda law: law.log_std, Normal(jnp.zeros_like(log_std), 1.0), log_std)
 
 
 class Deterministic(AbstractModel):
@@ -120,34 +124,33 @@ class SDEBNN(AbstractModel):
         *,
         length: float | Sequence[float] | None = None,
         scale: float | Sequence[float] | None = None,
-        width: int = 32,
+        width: int = 64,
         augment: int = 2,
-        points: int = 32,
+        points: int = 128,
         prior: AbstractPrior = OU(rate=0.02, sigma=0.2),
         solver: AbstractSolver = FixedGrid(10, "heun"),
         kl: KLEstimator = "analytic",
         key: PRNGKeyArray,
-    ) -> "SDEBNN":
-        """The net for vectors: one block of ``Waves``, whose posterior is guided at ``points`` of the inputs.
+    ) -> ConditionedReadout:
+        """The net for vectors: one block of ``Waves`` and a linear read-out, conditioned at ``points`` of the inputs.
 
         Before it sees data, its draws are smooth functions, which change over distances of about ``length`` in x and
         have the size ``scale`` in y. Give numbers in the units of x and y, one for all columns or one for each. What is
-        not given is learned from the data, as a Gaussian process learns its hyperparameters. Everything else that is
-        learned is random, and the KL charges for it. ``fit`` chooses the points from the inputs: more of them follow
-        more data, and take more time. ``width`` and ``augment`` are those of ``Waves``. Ten steps of Heun's
-        method follow the guide more closely than twenty of Euler's, at the same cost.
+        not given is inferred: it is random, like everything else that is learned, and the KL charges for it. ``fit``
+        takes all inputs as points, or summarises them if there are more; more points follow more data. ``width`` and
+        ``augment`` are those of ``Waves``.
         """
         check_counts("sizes", (in_size, out_size))
-        check_count("points", points)
         check_key(key)
-        field = Waves(in_size, out_size, width, augment, length=length, scale=scale, key=key)
-        state = in_size + augment + out_size
+        field = Waves(in_size, width, augment, length=length, key=key)
         size = sum(leaf.size for leaf in jax.tree.leaves(field.weights))
         block = bayesianize(
-            field, lambda field: field.weights, prior=prior, drift=LinearDrift(size, KNOTS), initial=at_prior,
-            guide=Guide(filled((points, state)), out_size), solver=solver, kl=kl, key=key,
+            field, lambda field: field.weights, prior=prior, drift=LinearDrift(size, KNOTS),
+            initial=lambda _: near_prior(field), solver=solver, kl=kl, key=key,
         )  # fmt: skip
-        return SDEBNN((Deterministic(Augment(in_size, augment + out_size)), block, Deterministic(Last(out_size))))
+        start = Deterministic(Augment(in_size, field.state_size - in_size))
+        body = SDEBNN((start, block, Deterministic(Last(field.feature_count))))
+        return ConditionedReadout(body, out_size, count=points, scale=scale, kl=kl)
 
     @staticmethod
     def paper_mlp(

@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from sdebnn.contract import AbstractModel
-from sdebnn.integrate import Guide
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.processes import AbstractInitialLaw
 
-KL_WARMUP = 0.3  # default share of the run for the warm-up of the KL weight, if w_0 is inferred without a guide
+KL_WARMUP = 0.3  # share of the run for the warm-up of the KL weight, unless the model starts near its posterior
 MAX_COLLAPSED_KL = 1.0  # nats for the whole data set
 AVERAGED_SHARE = 0.1  # the terms are averaged over this share of the steps, at the end of the run
 
@@ -31,13 +30,8 @@ def infers_start(model: AbstractModel) -> bool:
 
 
 def default_warmup(model: AbstractModel) -> float:
-    """The share of the run over which the KL weight rises: none for a guided model, which starts near its posterior."""
-
-    def is_guide(node: PyTree) -> bool:
-        return isinstance(node, Guide)
-
-    guided = any(map(is_guide, jax.tree.leaves(model, is_leaf=is_guide)))
-    return KL_WARMUP if infers_start(model) and not guided else 0.0
+    """The share of the run over which the KL weight rises: none for a model that starts near its posterior."""
+    return KL_WARMUP if infers_start(model) and not model.starts_near_posterior else 0.0
 
 
 def warn_if_collapsed(likelihood: AbstractLikelihood, history: dict[str, np.ndarray], y: Array) -> None:

@@ -42,11 +42,11 @@ class Objective(_Options):
 
     Each step takes ``draws`` samples of the weights, ``draws_at_once`` of them in parallel (default: all; 1 suits
     convolutions). ``kl_weight=1`` is the ELBO. The KL weight rises from a thousandth of its value over the first
-    ``kl_warmup`` of the run (default: 0.3 of it if w_0 is inferred without a guide, else 0), since a model that pays
-    the full KL from the start may learn nothing at all. ``roughness_weight`` times the roughness of the hidden units is
-    added to the loss -ELBO / N, for dynamics that can be solved accurately in few steps, at some cost in fit. Every
-    ``monitor_every`` epochs, the variance of the gradient under each estimator of the KL is measured, to show whether
-    "stl" reduces it.
+    ``kl_warmup`` of the run (default: 0.3 of it if w_0 is inferred, 0 if not or if the model starts near its posterior,
+    as ``SDEBNN.mlp`` does), since a model that pays the full KL from the start may learn nothing at all.
+    ``roughness_weight`` times the roughness of the hidden units is added to the loss -ELBO / N, for dynamics that can
+    be solved accurately in few steps, at some cost in fit. Every ``monitor_every`` epochs, the variance of the gradient
+    under each estimator of the KL is measured, to show whether "stl" reduces it.
     """
 
     draws: int = 4
