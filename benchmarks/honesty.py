@@ -1,15 +1,13 @@
 """Is the uncertainty of ``SDEBNN.mlp`` honest on small data? Fits of 50 small regressions, beside long HMC and a GP.
 
-ours   ``fit(SDEBNN.mlp(1, 1, key=key), Gaussian(noise), x, y, epochs=500, key=key)``, with twenty Euler steps, because
-       that is the chain which HMC samples
-HMC    of the same finite net, with the length, scale, offset and center that ours has learned (``honesty_hmc.py``)
+ours   ``fit(SDEBNN.mlp(1, 1, key=key), Gaussian(noise), x, y, key=key)``
+HMC    of the same finite net, over everything that is random in it (``honesty_hmc.py``)
 GP     exact, with the kernel to which our prior tends for wide nets, scale² (1 + RBF + v v' / 16) with
        v = (x - center) / length; its length and scale maximise the evidence
 
-    python benchmarks/honesty_together.py --out FOLDER  # all fits in one program, on a GPU
-    python benchmarks/honesty.py fit --out FOLDER       # the same fits by ``fit``, to compare; can be stopped
-    python benchmarks/honesty_hmc.py --out FOLDER       # on a GPU
-    python benchmarks/honesty.py report --out FOLDER    # writes honesty.json and honesty.png
+    python benchmarks/honesty.py fit --out FOLDER [--part 0 --parts 1]  # several parts can run at once
+    python benchmarks/honesty_hmc.py --out FOLDER                       # on a GPU
+    python benchmarks/honesty.py report --out FOLDER                    # writes honesty.json and honesty.png
 """
 
 import argparse
@@ -26,13 +24,14 @@ from honesty_problems import FAMILIES, PROBLEMS, SIZES, ZONES, Problem, band, pr
 from jax import lax
 
 import sdebnn
+from sdebnn.nn import ConditionedReadout, blocks
 from sdebnn.waves import TREND
 
-EPOCHS, DRAWS, SEEDS = 500, 512, 20
+DRAWS, SEEDS = 512, 20
 SYSTEMS = ("ours", "HMC", "GP")
 COVERED = 0.9  # a zone counts as covered if the band contains the truth at this share of its points
-COMMAND = "; ".join(
-    f"python benchmarks/honesty{script} --out FOLDER" for script in ("_together.py", "_hmc.py", ".py report")
+COMMAND = "python benchmarks/honesty.py fit --out FOLDER; python benchmarks/honesty_hmc.py --out FOLDER; " + (
+    "python benchmarks/honesty.py report --out FOLDER"
 )
 
 
@@ -48,26 +47,26 @@ class KnownNoise(sdebnn.Gaussian):
 
 
 @eqx.filter_jit
-def draws(model: sdebnn.SDEBNN, x: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draws(model: ConditionedReadout, x: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Functions at x and their KLs."""
     return lax.map(lambda key: model(x, key=key), keys, batch_size=64)
 
 
-def scored(model: sdebnn.SDEBNN, of: Problem, seed: int, key: jax.Array) -> dict[str, object]:
-    """The scores of a fit, its bound from many draws, and the hyperparameters it has learned."""
+def scored(model: ConditionedReadout, of: Problem, seed: int, key: jax.Array) -> dict[str, object]:
+    """The scores of a fit, its bound from many draws, and the length and scale that it has inferred."""
     # As many rows for every problem, so that they share a program.
     at = jnp.asarray(np.r_[np.resize(of.x, max(SIZES)), of.at][:, None], jnp.float32)
     outputs, kl = map(np.asarray, draws(model, at, jax.random.split(key, DRAWS)))
     functions = np.asarray(outputs[..., 0], np.float64)
     here, there = functions[:, : len(of.x)], functions[:, max(SIZES) :]
     each = -0.5 * ((of.y - here) / of.noise) ** 2 - 0.5 * np.log(2 * np.pi * of.noise**2)
-    bound, field = each.sum(1) - kl, model.layers[1].field
-    learned = {"length": np.exp(field.log_length), "scale": np.exp(field.log_scale)}
-    learned |= {"center": field.center, "offset": field.offset}
+    bound, block = each.sum(1) - kl, blocks(model)[0]
+    length = np.exp(block.field.log_length[0] + block.initial.mean[-1])
+    learned = {"length": length, "scale": model.unit[0] * np.exp(model.amplitude.mean[0])}
     return {
         "problem": of.name, "family": of.family, "points": len(of.x), "noise": of.noise, "seed": seed,
         "elbo": float(bound.mean()), "elbo_error": float(bound.std() / np.sqrt(DRAWS)), "kl": float(kl.mean()),
-        **{name: float(value[0]) for name, value in learned.items()},
+        **{name: float(value) for name, value in learned.items()},
         "zones": scores(there, of), "band": band(there),
     }  # fmt: skip
 
@@ -77,8 +76,9 @@ def ours(of: Problem, seed: int) -> dict[str, object]:
     keys = jax.random.split(jax.random.key(seed), 3)
     x, y = (np.asarray(column, np.float32)[:, None] for column in (of.x, of.y))
     clock = time.perf_counter()
-    model = sdebnn.SDEBNN.mlp(1, 1, solver=sdebnn.FixedGrid(20), key=keys[0])
-    fitted = sdebnn.fit(model, KnownNoise(of.noise), x, y, key=keys[1], epochs=EPOCHS, progress=False)
+    model = sdebnn.SDEBNN.mlp(1, 1, key=keys[0])
+    fitted = sdebnn.fit(model, KnownNoise(of.noise), x, y, key=keys[1], progress=False)
+    assert isinstance(fitted.model, ConditionedReadout)
     return {"seconds": round(time.perf_counter() - clock, 1)} | scored(fitted.model, of, seed, keys[2])
 
 
@@ -119,39 +119,27 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def fits(folder: Path) -> None:
-    """Fit one after the other what is not in the folder yet, a line for each fit."""
-    path = folder / "by-fit.jsonl"
-    done = {(row["problem"], row["seed"]) for row in rows(path)}
+def own_rows(folder: Path) -> list[dict]:
+    return [row for path in sorted(folder.glob("ours-*.jsonl")) for row in rows(path)]
+
+
+def fits(folder: Path, part: int, parts: int) -> None:
+    """Fit a part of the jobs, a line for each fit; jobs of equal size follow each other and share a program."""
+    done = {(row["problem"], row["seed"]) for row in own_rows(folder)}
     jobs = [(problem(i), i) for i in range(PROBLEMS)] + [(waves_with_gap(), seed) for seed in range(SEEDS)]
-    # Both in turn, so that an early stop leaves some of each.
-    jobs.sort(key=lambda job: job[1] / (SEEDS if job[0].name == "waves" else PROBLEMS))
-    for of, seed in jobs:
+    jobs.sort(key=lambda job: len(job[0].x))
+    for of, seed in jobs[part * len(jobs) // parts : (part + 1) * len(jobs) // parts]:
         if (of.name, seed) not in done:
             row = ours(of, seed)
-            with path.open("a") as file:
+            with (folder / f"ours-{part}.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{of.name} {of.family} {len(of.x)} {seed}: {row['seconds']} s, ELBO {row['elbo']:.1f}", flush=True)
-
-
-def agreement(folder: Path) -> list[dict]:
-    """The fits that ``fit`` itself has done, beside those of the same keys that were trained together."""
-    together = {(row["problem"], row["seed"]): row for row in rows(folder / "ours.jsonl")}
-    pairs = [(row, together[row["problem"], row["seed"]]) for row in rows(folder / "by-fit.jsonl")]
-    return [
-        {
-            "problem": a["problem"], "seed": a["seed"], "seconds of fit": a["seconds"], "ELBO": [a["elbo"], b["elbo"]],
-            "length": [a["length"], b["length"]],
-            "width inside": [a["zones"]["inside"]["sd"], b["zones"]["inside"]["sd"]],
-        }
-        for a, b in pairs
-    ]  # fmt: skip
 
 
 def table(folder: Path) -> list[dict]:
     """One row for each problem that has a fit and chains: what identifies it, and the three systems."""
     chains = {row["problem"]: row for row in rows(folder / "hmc.jsonl")}
-    fitted = {row["problem"]: row for row in rows(folder / "ours.jsonl") if row["problem"] != "waves"}
+    fitted = {row["problem"]: row for row in own_rows(folder) if row["problem"] != "waves"}
     numbers = sorted((int(name) for name in fitted if name in chains), key=lambda number: (number % 4, number))
     facts = ("problem", "family", "points", "noise")
     return [
@@ -186,7 +174,7 @@ def slope(x: np.ndarray, y: np.ndarray) -> list[float]:
     return [round(float(law[0]), 3), round(float(np.sqrt(covariance[0, 0])), 3)]
 
 
-def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str, object]:
+def summary(of: list[dict], seeds: list[dict], evidence: dict[str, float]) -> dict[str, object]:
     """What the targets ask for."""
     points = np.log([row["points"] for row in of])
     noise = np.array([row["noise"] for row in of])
@@ -210,7 +198,7 @@ def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str
         }  # fmt: skip
     widths = {system: np.log(column(of, system, "inside", "sd") / noise) for system in SYSTEMS}
     gaps = np.array([row["HMC"]["evidence"] - row["ours"]["elbo"] for row in of])
-    elbos, beside = np.array([row["elbo"] for row in seeds]), np.array([row["evidence"] for row in evidence])
+    elbos = np.array([row["elbo"] for row in seeds])
     return {
         "problems": len(of),
         "zones": zones,
@@ -221,7 +209,9 @@ def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str
         "problems with residuals above twice the noise's variance": [
             row["problem"] for row in of if underfits(row["ours"])
         ],
-        "seconds of a fit, of all fits together": of[0]["ours"]["seconds"],
+        "seconds of a fit: median, most": [
+            float(f([row["ours"]["seconds"] for row in of])) for f in (np.median, np.max)
+        ],
         "HMC": {
             "largest R-hat of f, by problem: quantiles 50, 90, 100 %": np.quantile(
                 [row["HMC"]["r_hat_max"] for row in of], [0.5, 0.9, 1.0]
@@ -237,9 +227,7 @@ def summary(of: list[dict], seeds: list[dict], evidence: list[dict]) -> dict[str
             "seeds": len(seeds),
             "collapsed": sum(collapsed(row) for row in seeds),
             "ELBO: least, mean, most": [round(float(f(elbos)), 2) for f in (np.min, np.mean, np.max)],
-            "evidence at the learned hyperparameters: least, mean, most": [
-                round(float(f(beside)), 2) for f in (np.min, np.mean, np.max)
-            ] if len(beside) else None,
+            "log evidence, and its standard error": [evidence["evidence"], evidence["error"]],
         },
     }  # fmt: skip
 
@@ -320,7 +308,7 @@ def picture(of: list[dict], path: Path) -> None:
 
 
 def report(folder: Path, path: Path) -> None:
-    of, seeds = table(folder), [row for row in rows(folder / "ours.jsonl") if row["problem"] == "waves"]
+    of, seeds = table(folder), [row for row in own_rows(folder) if row["problem"] == "waves"]
     evidence = json.loads((folder / "evidence.json").read_text())
     told = summary(of, seeds, evidence)
     print(json.dumps(told, indent=1))
@@ -329,20 +317,19 @@ def report(folder: Path, path: Path) -> None:
         del row["band"]
     first = rows(folder / "hmc.jsonl")[0]
     gpu = {"device": first["device"], "jax": first["jax"]}
-    by_fit = agreement(folder)
-    record.write(
-        path, COMMAND, fits_and_HMC=gpu, summary=told, by_fit=by_fit, problems=of, seeds=seeds, evidence=evidence
-    )  # fmt: skip
+    record.write(path, COMMAND, HMC=gpu, summary=told, problems=of, seeds=seeds, evidence=evidence)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["fit", "report"])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--parts", type=int, default=1)
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     if chosen.what == "fit":
-        fits(chosen.out)
+        fits(chosen.out, chosen.part, chosen.parts)
     else:
         report(chosen.out, Path(__file__).with_suffix(".json"))
 
