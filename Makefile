@@ -15,7 +15,7 @@ EXTRAS ?= test
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-demo: $(READY) ## fit a 1-D regression in one or two minutes, write pictures and metrics to demo/
+demo: $(READY) ## fit a 1-D regression in about a minute, write pictures and metrics to demo/
 	@$(BIN)/sdebnn demo --out demo
 
 # Shapes are checked against the signatures, and warnings are errors.

@@ -1,4 +1,4 @@
-"""``sdebnn demo``: a regression in one or two minutes, with pictures and metrics."""
+"""``sdebnn demo``: a regression in about a minute, with pictures and metrics."""
 
 import json
 import platform

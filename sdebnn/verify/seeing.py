@@ -89,7 +89,7 @@ def seeing(key: PRNGKeyArray) -> Iterator[Theorem]:
     x, y = jnp.asarray(X)[:, None].astype(float), jnp.asarray(Y - Y.mean())[:, None].astype(float)
     model = model.before_training(Gaussian(NOISE), (x, y))
     outputs, kl = jax.vmap(lambda key: model(x, key=key))(draw_keys(key, PATHS))
-    bounds = jnp.sum(Gaussian(NOISE).log_prob(outputs, y[None]), axis=1) - kl
+    bounds = jnp.sum(Gaussian(NOISE).log_prob(outputs, y), axis=1) - kl
     worst = float(jnp.max(jnp.abs(bounds - log_evidence(0.0, Y - Y.mean()))))
     yield Theorem("a read-out conditioned on the data has the log evidence on every draw", worst, 0.0, ROUNDING)
 
