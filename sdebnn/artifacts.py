@@ -17,6 +17,7 @@ from sdebnn.checks import shown
 from sdebnn.data import Standardiser
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.estimators.estimator import Estimator, ensemble_shapes, is_shape
+from sdebnn.estimators.gaussian_process import BOUNDS, MAX_ROWS, GaussianProcess
 from sdebnn.estimators.net import MIN_STATE, NetSizes
 from sdebnn.estimators.regressor import NOISES
 from sdebnn.estimators.table import Encoding
@@ -37,7 +38,7 @@ from sdebnn.records import (
     whole,
 )
 
-KIND = "estimator of sdebnn, version 2"
+KIND = "estimator of sdebnn, version 3"
 MAX_TEXT_LENGTH = 2**16  # characters of a label or of the name of a column
 FLAG = Rule("true or false", lambda value: isinstance(value, bool) or value in (0, 1))
 COUNT = whole(1, 2**40)
@@ -58,14 +59,22 @@ FITTED: Rules = {
     "net_": Rule("the sizes of a net", lambda value: isinstance(value, NetSizes)),
     "encoding_": Rule("an encoding of columns", lambda value: isinstance(value, Encoding)),
     "y_scaling_": Rule("a scaling of targets", lambda value: isinstance(value, Standardiser)),
-    "ensemble_": OBJECT,
+    "ensemble_": or_none(OBJECT),
 }
 OF_CLASS: dict[str, Rules] = {
-    "SDEBNNRegressor": {"noise": TEXT, "noise_": one_of(*NOISES), "flat_": FLAG},
+    "SDEBNNRegressor": {
+        "family": TEXT,
+        "noise": TEXT,
+        "noise_": one_of(*NOISES),
+        "flat_": FLAG,
+        "family_": one_of("ensemble", "gp"),
+        "family_scores_": OBJECT,
+        "gp_": Rule("a Gaussian process, or null", lambda v: v is None or isinstance(v, GaussianProcess)),
+    },
     "SDEBNNClassifier": {"classes_": Rule("at least two labels", lambda v: isinstance(v, np.ndarray) and v.size > 1)},
 }
 CLASSES: dict[str, type[Estimator]] = {of.__name__: of for of in (SDEBNNClassifier, SDEBNNRegressor)}
-TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, NetSizes, Standardiser)}
+TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, GaussianProcess, NetSizes, Standardiser)}
 Place = str | os.PathLike[str]
 
 
@@ -124,7 +133,32 @@ def _check_state(path: Path, of: str, state: dict[str, Any]) -> None:
         raise broken(path, f"has no encoding_.knots for {features} columns")
     if of == "SDEBNNClassifier" and state["classes_"].shape != (net.outputs,):
         raise broken(path, f"does not have one of classes_ for each of {net.outputs} outputs")
-    _check_ensemble(path, net, ensemble)
+    if of == "SDEBNNRegressor":
+        check_record(path, state["family_scores_"], dict.fromkeys(state["family_scores_"], number()))
+        _check_process(path, state, targets)
+    if ensemble is not None:
+        _check_ensemble(path, net, ensemble)
+    elif state.get("family_") != "gp":
+        raise broken(path, "holds no ensemble_")
+
+
+def _check_process(path: Path, state: dict[str, Any], targets: int) -> None:
+    """Refuse a Gaussian process that does not fit the rest of the state, or whose numbers no fit gives."""
+    process, features = state["gp_"], state["n_features_in_"]
+    if (process is None) != (state["family_"] == "ensemble"):
+        raise broken(path, f"has family_={state['family_']!r}, and does not have the gp_ of that family")
+    if process is None:
+        return
+    rows = len(process.x) if isinstance(process.x, np.ndarray) and process.x.ndim else 0
+    shapes = ((rows, features), (rows, targets), (rows,), (targets, features + 3))
+    for name, array, shape in zip(process._fields, process, shapes, strict=True):
+        if not 1 <= rows <= MAX_ROWS or not _numbers(array) or array.shape != shape:
+            raise broken(path, f"has no numbers of shape {shape} in gp_.{name}")
+    check_finite(path, {f"gp_.{name}": array for name, array in process._asdict().items()})
+    limits = np.log([BOUNDS["length"]] * features + [BOUNDS[name] for name in ("scale", "trend", "noise")])
+    inside = (limits[:, 0] - 1e-9 <= process.log_parameters) & (process.log_parameters <= limits[:, 1] + 1e-9)
+    if not inside.all() or not (process.weight > 0).all():
+        raise broken(path, "has hyperparameters or weights in gp_ that are out of bounds")
 
 
 def _check_ensemble(path: Path, net: NetSizes, arrays: dict[str, np.ndarray]) -> None:
@@ -157,7 +191,7 @@ def _to_json(key: str, value: object, arrays: dict[str, np.ndarray]) -> dict[str
     if isinstance(value, np.ndarray):
         arrays[key] = value
         return {"array": key}
-    if isinstance(value, Encoding | NetSizes | Standardiser):
+    if isinstance(value, Encoding | GaussianProcess | NetSizes | Standardiser):
         fields = [_to_json(f"{key}.{name}", part, arrays) for name, part in value._asdict().items()]
         return {"tuple": type(value).__name__, "fields": fields}
     if isinstance(value, dict):

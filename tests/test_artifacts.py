@@ -74,9 +74,9 @@ def test_a_saved_file_that_was_changed_is_refused(regressor, tmp_path, refused):
 
 def test_a_file_of_another_version_is_refused(regressor, tmp_path, monkeypatch, refused):
     with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "KIND", "estimator of sdebnn, version 1")
+        patch.setattr(artifacts, "KIND", "estimator of sdebnn, version 2")
         sdebnn.save(regressor, tmp_path / "saved")
-    refused(lambda: sdebnn.load(tmp_path / "saved"), "not of the kind 'estimator of sdebnn, version 2'")
+    refused(lambda: sdebnn.load(tmp_path / "saved"), "not of the kind 'estimator of sdebnn, version 3'")
 
 
 @pytest.mark.slow

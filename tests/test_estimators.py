@@ -179,8 +179,9 @@ def test_conformal_intervals_cover_even_if_the_model_has_learned_little():
         x = random.normal(size=(1300, 2))
         y = np.exp(x[:, 0]) * (1 + random.exponential(size=1300))
         model = sdebnn.SDEBNNRegressor(
-            members=1, max_iter=20, conformal=True, calibration_fraction=0.5, random_state=seed, draws=10
-        ).fit(x[:300], y[:300])
+            family="ensemble", members=1, max_iter=20, conformal=True, calibration_fraction=0.5, random_state=seed,
+            draws=10,
+        ).fit(x[:300], y[:300])  # fmt: skip
         lower, upper = model.predict_interval(x[300:], coverage=0.9)
         covered.append(np.mean((lower <= y[300:]) & (y[300:] <= upper)))
     # 150 held-out rows: the coverage of one fit is Beta(136, 15), mean 0.9007, standard deviation 0.024.

@@ -12,6 +12,8 @@ from sklearn.base import clone
 
 import sdebnn
 
+EACH_FAMILY = pytest.mark.parametrize("family", ["ensemble", "gp"])
+
 
 def test_frames_of_pandas_and_polars_give_the_same_fit(line):
     x, y = line
@@ -29,19 +31,21 @@ def test_frames_of_pandas_and_polars_give_the_same_fit(line):
         fits[0].predict(frames[0].rename(columns={"a": "c"}))
 
 
-def test_weights_are_counts_and_the_order_of_rows_does_not_matter(line):
+@EACH_FAMILY
+def test_weights_are_counts_and_the_order_of_rows_does_not_matter(family, line):
     x, y = line[0][:60], line[1][:60]
-    model = sdebnn.SDEBNNRegressor(members=2, max_iter=20, random_state=0)
+    model = sdebnn.SDEBNNRegressor(family=family, members=2, max_iter=20, random_state=0)
     times = np.arange(60) % 3
     counted = clone(model).fit(x, y, sample_weight=times).predict(x)
     repeated = np.random.default_rng(0).permutation(np.repeat(np.arange(60), times))
     np.testing.assert_array_equal(clone(model).fit(x[repeated], y[repeated]).predict(x), counted)
 
 
+@EACH_FAMILY
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12, 1e200])
-def test_units_do_not_matter(scale, line):
+def test_units_do_not_matter(scale, family, line):
     x, y = line
-    model = sdebnn.SDEBNNRegressor(**SHORT)
+    model = sdebnn.SDEBNNRegressor(family=family, **SHORT)
     plain, scaled = clone(model).fit(x, y), clone(model).fit(x * scale, y * scale)
     np.testing.assert_allclose(scaled.predict(x * scale), scale * plain.predict(x), rtol=1e-2, atol=1e-2 * scale)
     np.testing.assert_allclose(
@@ -59,17 +63,19 @@ def test_numbers_that_would_overflow_are_refused(value, line, refused):
         refused(lambda model=model, targets=targets: model.fit(x, targets), r"X holds -?1.7e\+308.*divide")
 
 
+@EACH_FAMILY
 @pytest.mark.parametrize("value", [5.0, 0.0, -1e12, 1e-12])
-def test_a_constant_target_is_predicted_exactly(value, line):
-    model = sdebnn.SDEBNNRegressor(**SHORT).fit(line[0], np.full(400, value))
+def test_a_constant_target_is_predicted_exactly(value, family, line):
+    model = sdebnn.SDEBNNRegressor(family=family, **SHORT).fit(line[0], np.full(400, value))
     mean, std = model.predict(line[0], return_std=True)
     np.testing.assert_allclose(mean, value, rtol=1e-5, atol=1e-5 * (value == 0))
     assert (std > 0).all()
 
 
-def test_a_constant_feature_does_not_affect_predictions(line):
+@EACH_FAMILY
+def test_a_constant_feature_does_not_affect_predictions(family, line):
     x, y = line
-    model = sdebnn.SDEBNNRegressor(**SHORT)
+    model = sdebnn.SDEBNNRegressor(family=family, **SHORT)
     beside = np.column_stack([x, np.full(400, 7.0)])
     fitted = model.fit(beside, y)
     other = beside.copy()
@@ -92,11 +98,15 @@ def test_class_weights_that_leave_fewer_than_two_classes_are_refused(class_weigh
         sdebnn.SDEBNNClassifier(class_weight=class_weight).fit(line[0], (line[1] > 0).astype(int))
 
 
-def test_one_row_is_enough_for_regression_and_one_class_is_refused():
-    model = sdebnn.SDEBNNRegressor(**SHORT).fit([[1.0]], [3.0])
+@EACH_FAMILY
+def test_one_row_is_enough_for_regression(family):
+    model = sdebnn.SDEBNNRegressor(family=family, **SHORT).fit([[1.0]], [3.0])
     mean, std = model.predict([[1.0]], return_std=True)
     assert abs(mean[0] - 3) < 1
     assert std[0] > 1e-3  # one row carries little information
+
+
+def test_one_class_is_refused():
     with pytest.raises(ValueError, match="one class"):
         sdebnn.SDEBNNClassifier().fit([[1.0], [2.0]], ["a", "a"])
     with pytest.raises(ValueError, match="one class"):

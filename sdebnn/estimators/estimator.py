@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 )
 
 from sdebnn.baselines import Ensemble
-from sdebnn.calibration import HeldOut, calibrated
+from sdebnn.calibration import Calibration, HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
 from sdebnn.contract import AbstractModel
 from sdebnn.data import Standardiser, TrainingInputs
@@ -191,8 +191,8 @@ class Estimator(BaseEstimator):
         return validate_data(self, X, y, dtype=np.float64, reset=reset, **options)  # pyright: ignore[reportArgumentType, reportReturnType]
 
     def _continues(self) -> bool:
-        """Whether a fit starts from the last one."""
-        return bool(self.warm_start) and self.__sklearn_is_fitted__()
+        """Whether the members start from those of the last fit."""
+        return bool(self.warm_start) and self.__sklearn_is_fitted__() and self.ensemble_ is not None
 
     def _conformal_split(self, table: Table, seed: int) -> tuple[Table, Table | None]:
         """The rows to train on, and those from which conformal scores are computed."""
@@ -204,28 +204,45 @@ class Estimator(BaseEstimator):
         return table.split(self.calibration_fraction, seed)
 
     def _fit(self, task: LearningTask, seed: int) -> None:
+        """Fit to the distinct rows of a table."""
+        self._fit_ensemble(task, seed)
+
+    def _fit_ensemble(self, task: LearningTask, seed: int) -> Calibration | None:
         """Train the members, each on the rows that it does not hold out, and calibrate the ensemble."""
-        table = task.table
-        net = NetSizes(-(-table.x.shape[1] // 8) * 8, task.outputs, self.width, self.steps, float(self.sigma))
+        table, net = task.table, self._net_sizes(task)
         if self._continues():
             members = self._known_members(net, table)
         else:
-            self.net_, self.encoding_, self.seed_ = net, Encoding.of(table.x, table.weight, net.bins), seed
-            self.y_scaling_ = Standardiser.identity(table.y.shape[1])
-            if task.standardise_targets:
-                # A constant is predicted to a relative 1e-6, but a single row does not show that it is a constant.
-                constant = (1.0 if len(table.y) == 1 else 1e-6) * magnitude(table.y)
-                self.y_scaling_ = Standardiser.of(table.y, table.weight, constant=constant)
+            self._set_scalings(task, seed)
             members = [net.model(jax.random.key(seed + i)) for i in range(self.members)]
-        # At least two members hold out the same rows, whose forecast is then an average, as that of the ensemble is.
-        folds = max(1, self.members // 2)
-        parts = [self._validation_split(table, fold) for fold in range(folds)]
-        fits = [self._fit_member(members[i], *parts[i % folds], i) for i in range(self.members)]
+        parts = [self._validation_split(table, fold) for fold in range(self._folds)]
+        fits = [self._fit_member(members[i], *parts[i % len(parts)], i) for i in range(self.members)]
         self.ensemble_ = Ensemble([each.model for each in fits])
         steps = [int(np.isfinite(each.history["elbo"]).sum()) for each in fits]
         self.n_iter_ = max(steps)
         self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / parts[0][0].weight.sum()
-        self.temperature_ = self._best_temperature([part for _, part in parts])
+        found = self._calibration([part for _, part in parts])
+        self.temperature_ = 1.0 if found is None else found.temperature
+        return found
+
+    def _net_sizes(self, task: LearningTask) -> NetSizes:
+        features = -(-task.table.x.shape[1] // 8) * 8
+        return NetSizes(features, task.outputs, self.width, self.steps, float(self.sigma))
+
+    def _set_scalings(self, task: LearningTask, seed: int) -> None:
+        """Compute from a table how inputs are encoded and targets standardised."""
+        table, net = task.table, self._net_sizes(task)
+        self.net_, self.encoding_, self.seed_ = net, Encoding.of(table.x, table.weight, net.bins), seed
+        self.y_scaling_ = Standardiser.identity(table.y.shape[1])
+        if task.standardise_targets:
+            # A constant is predicted to a relative 1e-6, but a single row does not show that it is a constant.
+            constant = (1.0 if len(table.y) == 1 else 1e-6) * magnitude(table.y)
+            self.y_scaling_ = Standardiser.of(table.y, table.weight, constant=constant)
+
+    @property
+    def _folds(self) -> int:
+        """At least two members hold out the same rows, whose forecast is then an average, as the ensemble's is."""
+        return max(1, self.members // 2)
 
     def _known_members(self, net: NetSizes, table: Table) -> list[AbstractModel]:
         """The members of the last fit, if they suit the table of this one."""
@@ -242,8 +259,8 @@ class Estimator(BaseEstimator):
             )
         return [self.ensemble_.member(i) for i in range(self.members)]
 
-    def _best_temperature(self, held_out: list[Table | None]) -> float:
-        """The temperature at which the rows that members held out are most likely; 1 if there are none."""
+    def _calibration(self, held_out: list[Table | None]) -> Calibration | None:
+        """The temperature at which the rows that members held out are most likely; None if there are none."""
         parts = []
         for fold, table in enumerate(held_out):
             if table is not None:
@@ -254,9 +271,8 @@ class Estimator(BaseEstimator):
                 y = self._likelihood.targets_from_columns(jnp.asarray(self.y_scaling_.to(table.y), float))
                 parts.append(HeldOut(outputs, y, table.weight))
         if not parts:
-            return 1.0
-        found = calibrated(self._likelihood, parts, largest=MAX_TEMPERATURE, prior_std=LOG_TEMPERATURE_STD)
-        return found.temperature
+            return None
+        return calibrated(self._likelihood, parts, largest=MAX_TEMPERATURE, prior_std=LOG_TEMPERATURE_STD)
 
     def _validation_split(self, table: Table, fold: int) -> tuple[Table, Table | None]:
         """The rows that a member learns from, and those that it holds out, if it does."""
@@ -348,14 +364,14 @@ class Estimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
-        if "ensemble_" in state:  # NumPy arrays, so that a fit on a GPU can be read anywhere
+        if state.get("ensemble_") is not None:  # NumPy arrays, so that a fit on a GPU can be read anywhere
             arrays = named(eqx.filter(self.ensemble_, eqx.is_array))
             state["ensemble_"] = {name: np.asarray(array) for name, array in arrays.items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "ensemble_" in state:
+        if state.get("ensemble_") is not None:
             size = len(next(iter(state["ensemble_"].values())))
             arrays, rest = eqx.partition(ensemble_shapes(self.net_, size), is_shape)
             self.ensemble_ = eqx.combine(jax.tree.map(jnp.asarray, put_back(arrays, state["ensemble_"])), rest)

@@ -12,12 +12,17 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_bound
-from sdebnn.estimators.estimator import Estimator, LearningTask, check_magnitude, checked_weight
+from sdebnn.estimators.estimator import ROWS_AT_ONCE, Estimator, LearningTask, check_magnitude, checked_weight
 from sdebnn.estimators.forecast import Forecast, StandardLaw
+from sdebnn.estimators.gaussian_process import MAX_ROWS, GaussianProcess
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import AbstractLocationScale, Gaussian, Laplace, StudentT
 
+FamilyName = Literal["auto", "ensemble", "gp"]
 NoiseName = Literal["gaussian", "laplace", "student"]
+# In nats, for which a Gaussian process is used. All members together predict better than those that held a row out, and
+# the held-out rows took part in the choice of the hyperparameters.
+MIN_GAIN = 0.05
 STUDENT_DF = 5.0  # degrees of freedom
 NOISES = {
     "gaussian": (Gaussian(None), stats.norm()),
@@ -34,14 +39,20 @@ class Interval(NamedTuple):
 
 
 class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
-    """Regression by an ensemble of infinitely deep Bayesian nets: a mean and its uncertainty for every row.
+    """Regression by infinitely deep Bayesian nets, or by a Gaussian process: a mean and its uncertainty for every row.
 
-    Inputs and targets are standardised inside, and the noise may differ between rows. Small tables need no tuning. The
-    parameters are:
+    Inputs and targets are standardised inside. Small tables need no tuning. There are two families. An ensemble of nets
+    follows steps, kinks and noise that differs between rows. An exact Gaussian process is the limit of a net of
+    infinite width; it predicts smooth targets with little noise far more accurately. By default both are fitted if the
+    table has at most 2000 distinct rows, and the one that predicts held-out rows better is used. ``family_`` is its
+    name, and ``family_scores_`` has the mean log density of the held-out rows for each. The parameters are:
 
+    family                  "auto", "ensemble" or "gp" (the Gaussian process). "auto" uses the ensemble alone if the
+                            table has more than 2000 distinct rows or no rows are held out
     members, width, steps   number of nets in the ensemble, of their hidden units, and of the solver's steps over depth
     sigma                   diffusion of the weights over depth
-    noise                   law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails)
+    noise                   law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails). The
+                            noise of the Gaussian process is always Gaussian, and the same for all rows
     kl_weight               weight of the KL in the objective: 1 gives the ELBO, and less trusts the data more
     max_iter                training steps of each member, rounded up to whole epochs; ``learning_rate`` decays to zero
                             over them
@@ -53,7 +64,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     conformal               compute ``predict_interval`` from a ``calibration_fraction`` of the rows, held out: it then
                             has the coverage that is asked for, whatever the law of the data, if the rows to predict and
                             the rows of the fit are exchangeable
-    warm_start              continue from the last fit
+    warm_start              continue the training of the ensemble from the last fit; a Gaussian process is fitted anew
     random_state, verbose   as in scikit-learn; ``verbose`` shows a progress bar
 
     A weight in ``sample_weight`` is the number of times that a row counts. If the weights add up to 1, all rows
@@ -63,6 +74,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def __init__(
         self,
         *,
+        family="auto",
         members=5,
         width=50,
         steps=4,
@@ -89,9 +101,11 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             conformal=conformal, calibration_fraction=calibration_fraction, warm_start=warm_start,
             random_state=random_state, verbose=verbose,
         )  # fmt: skip
+        self.family = family
         self.noise = noise
 
     def _task(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> LearningTask:
+        check_choice("family", self.family, get_args(FamilyName))
         check_choice("noise", self.noise, get_args(NoiseName))
         x, targets = self._validated(X, y, multi_output=True, y_numeric=True)
         check_magnitude("X", x)
@@ -101,6 +115,38 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         table = Table(x, targets.astype(np.float64).reshape(len(x), -1), weight)
         return LearningTask(table, 2 * table.y.shape[1], standardise_targets=True)
 
+    def _fit(self, task: LearningTask, seed: int) -> None:
+        """Fit the families that are asked for, and choose one of them."""
+        rows = len(task.table.x)
+        self.family_, self.gp_, self.family_scores_ = "ensemble", None, {}
+        if self.family == "gp":
+            if rows > MAX_ROWS:
+                raise ValueError(
+                    f"family='gp' was asked for with {rows} distinct rows, and its time grows with their third power: "
+                    f"pass at most {MAX_ROWS}, or set family='ensemble'."
+                )
+            self._set_scalings(task, seed)
+            self.family_, self.gp_, self.ensemble_ = "gp", self._fitted_process(task.table), None
+            self.n_iter_, self.temperature_, self.loss_curve_ = 0, 1.0, np.zeros(0)  # there are no members
+            return
+        calibration = self._fit_ensemble(task, seed)
+        if self.family == "auto" and calibration is not None and rows <= MAX_ROWS:
+            process = self._fitted_process(task.table)
+            scores = {"ensemble": -calibration.nll, "gp": process.held_out_log_density(self._held_out_rows(task.table))}
+            units = float(np.log(self.y_scaling_.spread).sum())
+            self.family_scores_ = {name: score - units for name, score in scores.items()}
+            if scores["gp"] > scores["ensemble"] + MIN_GAIN:
+                self.family_, self.gp_ = "gp", process
+
+    def _fitted_process(self, table: Table) -> GaussianProcess:
+        return GaussianProcess.fit(self.encoding_.columns.clipped(table.x), self.y_scaling_.to(table.y), table.weight)
+
+    def _held_out_rows(self, table: Table) -> list[np.ndarray]:
+        """The numbers of the rows that members hold out, fold by fold."""
+        numbered = table._replace(y=np.arange(len(table.x))[:, None])
+        parts = [self._validation_split(numbered, fold)[1] for fold in range(self._folds)]
+        return [part.y[:, 0] for part in parts if part is not None]
+
     @property
     def _likelihood(self) -> AbstractLocationScale:
         return NOISES[self.noise_][0]
@@ -108,7 +154,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, ...]:
         """The mean of the target of every row.
 
-        With ``return_std``, also its standard deviation, of the network and the noise together.
+        With ``return_std``, also its standard deviation, of the function and the noise together.
         """
         if return_std:
             return self._each(self._checked(X), lambda forecast: (forecast.mean(), forecast.std()))
@@ -142,12 +188,15 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ) -> np.ndarray:
         """Targets sampled from the forecast; the last axis holds the samples.
 
-        Each sample uses one network for all rows, and adds noise to it.
+        Each sample uses one function for all rows, a network or one drawn from the Gaussian process, and adds noise.
         """
         check_count("n_samples", n_samples)
-        random = check_random_state(random_state)
-        forecasts = self._forecasts(self._checked(X), n_samples, random)
-        return self._shaped(np.concatenate([np.moveaxis(forecast.sample(random), 0, -1) for forecast in forecasts]))
+        random, x = check_random_state(random_state), self._checked(X)
+        if self.gp_ is not None:
+            parts = [self.y_scaling_.undo(self.gp_.sample(self.encoding_.columns.clipped(x), n_samples, random))]
+        else:
+            parts = [forecast.sample(random) for forecast in self._forecasts(x, n_samples, random)]
+        return self._shaped(np.concatenate([np.moveaxis(part, 0, -1) for part in parts]))
 
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """The log density, in nats, of the target of every row."""
@@ -168,8 +217,13 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None
     ) -> Iterator[Forecast]:
         """The forecast, in the units of the targets, for some rows at a time."""
-        likelihood, law = NOISES[self.noise_]
         center, spread = self.y_scaling_
+        if self.gp_ is not None:
+            for first in range(0, len(x), ROWS_AT_ONCE):
+                mean, std = self.gp_.predict(self.encoding_.columns.clipped(x[first : first + ROWS_AT_ONCE]))
+                yield Forecast(cast(StandardLaw, stats.norm()), (center + spread * mean)[None], (spread * std)[None])
+            return
+        likelihood, law = NOISES[self.noise_]
         for outputs in self._outputs(x, draws, random):
             parameters = likelihood.center(jnp.asarray(outputs)), likelihood.scale(jnp.asarray(outputs))
             location, scale = (np.asarray(parameter, np.float64) for parameter in parameters)
