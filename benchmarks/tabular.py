@@ -90,7 +90,8 @@ def mfvi(data: Data, seed: int) -> Forecast:
     net = eqx.nn.MLP(x.shape[1], 2, UNITS, 1, activation=jax.nn.swish, key=jax.random.key(seed))
     fitted = sdebnn.fit(
         sdebnn.nn.MeanField(net), sdebnn.Gaussian(None), x, y[:, None], key=jax.random.key(seed),
-        epochs=math.ceil(2 * STEPS / (len(x) // 128)), batches=Batches(128), objective=Objective(draws=2, kl_warmup=0.0),
+        epochs=math.ceil(2 * STEPS / (len(x) // 128)), batches=Batches(128),
+        objective=Objective(draws=2, kl_warmup=0.0),
         optimizer=Optimizer(learning_rate=1e-2, clip=100.0, ema=0.998), progress=False,
     )  # fmt: skip
     return of_net(fitted.model, at, center, spread, seed)
