@@ -1,7 +1,7 @@
 """The charged posterior on UCI tables: ``SDEBNN.mlp`` with everything random and KL weight 1, beside MFVI and a GP.
 
 Two nets of 128 waves, conditioned on all rows up to 2048 and on 512 summaries of more, with Student's t noise whose
-scale is an output of the net; 4 steps of Heun's method over depth. Their mixture is a posterior, whose bound is at least
+scale is an output of the net; 4 steps of Heun's method over depth. Their mixture is a posterior whose bound is at least
 the mean of theirs. MFVI and the GP are those of ``tabular.py``, on the same splits. No choice was made on these splits.
 
     SDEBNN_DATA=... python benchmarks/charged_tables.py [--splits 5,6] [--sets yacht,concrete] [--json FILE]
