@@ -52,7 +52,8 @@ class ConditionedReadout(AbstractModel):
 
     body: AbstractModel
     points: Num[Array, "point *input"]
-    targets: Float[Array, "point output"]
+    targets: Float[Array, "point output"]  # where the pseudo-observations start
+    shift: Float[Array, "point output"]  # how far they have moved, in units of their noise
     log_noise: Float[Array, "point output"]
     offset: Float[Array, " output"]
     unit: Float[Array, " output"]
@@ -75,7 +76,8 @@ class ConditionedReadout(AbstractModel):
         check_count("count", count)
         check_estimator(kl)
         self.body, self.count, self.kl = body, count, kl
-        self.points, self.targets, self.log_noise = filled((0, 0)), filled((0, outputs)), filled((0, outputs))
+        self.points = filled((0, 0))
+        self.targets, self.shift, self.log_noise = (filled((0, outputs)) for _ in range(3))
         self.offset, self.unit = filled(outputs), filled(outputs, 1.0)
         self.log_scale = None if scale is None else fixed_logarithms("scale", scale, outputs)
         self.amplitude = Normal(filled(outputs), START_STD) if scale is None else None
@@ -127,7 +129,7 @@ class ConditionedReadout(AbstractModel):
         """The law of the coefficients of every output, given the features at the points."""
         std = jnp.exp(0.5 * SPEED * self.log_noise)
         scaled = (scale / std).T[..., None] * _with_ones(features)
-        return CoefficientLaw.of(scaled, (self.targets / std).T)
+        return CoefficientLaw.of(scaled, (lax.stop_gradient(self.targets) / std + self.shift).T)
 
     def for_training(self) -> "ConditionedReadout":
         """The same read-out, with its body as it is trained."""
@@ -155,9 +157,10 @@ class ConditionedReadout(AbstractModel):
         unit = np.where(std > 0, std, 1.0)
         scaled = PseudoData(found.points, (found.targets - offset) / unit, found.variances / unit**2)
         body = suited(self.body.before_training(likelihood, data), scaled)
-        arrays = (scaled.targets, np.log(scaled.variances) / SPEED, offset, unit)
+        targets = scaled.targets
+        arrays = (targets, np.zeros_like(targets), np.log(scaled.variances) / SPEED, offset, unit)
         return eqx.tree_at(
-            lambda model: (model.body, model.points, model.targets, model.log_noise, model.offset, model.unit),
+            lambda m: (m.body, m.points, m.targets, m.shift, m.log_noise, m.offset, m.unit),
             self, (body, jnp.asarray(found.points), *(jnp.asarray(each, self.unit.dtype) for each in arrays)),
         )  # fmt: skip
 
