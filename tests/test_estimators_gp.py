@@ -129,6 +129,7 @@ def test_all_forecasts_of_the_process_are_of_one_normal_law(process, smooth):
     np.testing.assert_allclose(np.stack(process.predict_interval(x, 0.8)), np.stack([law.ppf(0.1), law.ppf(0.9)]))
 
 
+@pytest.mark.slow
 def test_auto_takes_the_process_for_a_smooth_table_and_the_ensemble_for_steps(smooth):
     x, y = smooth
     model = sdebnn.SDEBNNRegressor(**AUTO)

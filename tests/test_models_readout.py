@@ -166,6 +166,7 @@ def test_the_estimators_of_a_whole_net_agree_in_the_mean(kl):
     assert abs((other - plain).mean()) < 4 * (other - plain).std() / np.sqrt(2000)
 
 
+@pytest.mark.slow
 def test_training_does_not_disturb_nearly_exact_data():
     x = jnp.linspace(-2, 2, 12)[:, None]
     y = jnp.sin(x)
