@@ -130,6 +130,15 @@ class AbstractModel(eqx.Module):
     def check_trainable(self, likelihood: AbstractLikelihood, *, has_validation: bool) -> None:
         """Raise a ValueError, before the gradient steps, for what ``after_training`` could not use."""
 
+    def suited_to(
+        self,
+        points: Num[Array, "point *input"],
+        targets: Float[np.ndarray, "point output"],
+        variances: Float[np.ndarray, "point output"],
+    ) -> "AbstractModel":
+        """The model whose features a ``ConditionedReadout`` reads, with constants and a start that suit such data."""
+        return self
+
     def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "AbstractModel":
         """The model from which training on these data starts: a guide, for example, is placed at some of the inputs.
 

@@ -5,11 +5,12 @@ from typing import TypeVar
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import as_inputs, as_precise, check_instance, check_key
 from sdebnn.contract import AbstractModel, LayerLine, check_solution
-from sdebnn.fields import Standardised
+from sdebnn.fields import AbstractLayer, Standardised
 from sdebnn.integrate import (
     AbstractSolver,
     Guide,
@@ -21,7 +22,7 @@ from sdebnn.integrate import (
 )
 from sdebnn.integrate.paths import check_estimator
 from sdebnn.models.field_block import AbstractFieldBlock, check_field
-from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior
+from sdebnn.processes import AbstractDrift, AbstractInitialLaw, AbstractPrior, Normal
 from sdebnn.programs import compiled
 
 Model = TypeVar("Model", bound=AbstractModel)
@@ -62,6 +63,24 @@ class SDEBlock(AbstractFieldBlock):
     def with_estimator(self, kl: KLEstimator) -> "SDEBlock":
         """The same block with another estimator of the KL."""
         return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, self.solver, kl, self.guide)
+
+    def suited_to(
+        self,
+        points: Num[Array, "point *input"],
+        targets: Float[np.ndarray, "point output"],
+        variances: Float[np.ndarray, "point output"],
+    ) -> "SDEBlock":
+        """The same block, its field suited to these states at depth 0, and a normal w_0 started where it is likely."""
+        if not isinstance(self.field, AbstractLayer):
+            return self
+        arrays, states = self.unravel(self.initial.sample(key=jax.random.key(0))), np.asarray(points, np.float64)
+        random = jax.tree.map(lambda leaf: leaf is not None, arrays, is_leaf=lambda leaf: leaf is None)
+        layer = eqx.combine(arrays, self.field).suited_to(states)
+        block = eqx.tree_at(lambda b: b.field, self, eqx.partition(layer, random)[1])
+        start = layer.likely_weights(states, targets, variances)
+        if start is None or not isinstance(block.initial, Normal):
+            return block
+        return eqx.tree_at(lambda b: b.initial.mean, block, block.weights.ravel(eqx.filter(start, random)))
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
         """The path of standardised weights that the key names, and its KL."""

@@ -11,10 +11,8 @@ from jaxtyping import Array, Float, Num
 
 from sdebnn.checks import as_inputs
 from sdebnn.contract import AbstractModel, Data
-from sdebnn.fields import AbstractLayer
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.block import SDEBlock
-from sdebnn.processes import Normal
 
 MAX_ROWS = 4096  # of the data, from which points are chosen
 
@@ -83,42 +81,11 @@ def pseudo_data(likelihood: AbstractLikelihood, data: Data, outputs: int, count:
     return PseudoData(inputs[chosen], targets[chosen], variances[chosen])
 
 
-def suited(model: AbstractModel, pseudo: PseudoData) -> AbstractModel:
-    """The model, with the field of its first block suited to these data, and w_0 started where it is likely.
-
-    That needs a block, or a sequence of models in which those before the block are deterministic.
-    """
-    x = as_inputs("x", pseudo.points)
-    if isinstance(model, SDEBlock):
-        return _suited_block(model, x, pseudo)
-    layers: Sequence[AbstractModel] = getattr(model, "layers", ())
-    found = next(((i, layer) for i, layer in enumerate(layers) if isinstance(layer, SDEBlock)), None)
-    if found is None:
-        return model
-    number, block = found
-    new = _suited_block(block, outputs_of(layers[:number], x), pseudo)
-    return eqx.tree_at(lambda model: model.layers[number], model, new)
-
-
 def outputs_of(layers: Sequence[AbstractModel], x: Array) -> Array:
     """The outputs of deterministic layers in sequence."""
     for layer in layers:
         x = layer.solve(x, key=jax.random.key(0)).outputs
     return x
-
-
-def _suited_block(block: SDEBlock, h: Array, pseudo: PseudoData) -> SDEBlock:
-    if not isinstance(block.field, AbstractLayer):
-        return block
-    arrays, states = block.unravel(block.initial.sample(key=jax.random.key(0))), np.asarray(h, np.float64)
-    random = jax.tree.map(lambda leaf: leaf is not None, arrays, is_leaf=lambda leaf: leaf is None)
-    layer = eqx.combine(arrays, block.field).suited_to(states)
-    block = eqx.tree_at(lambda b: b.field, block, eqx.partition(layer, random)[1])
-    start = layer.likely_weights(states, pseudo.targets, pseudo.variances)
-    if start is None or not isinstance(block.initial, Normal):
-        return block
-    w0 = block.weights.ravel(eqx.filter(start, random))
-    return eqx.tree_at(lambda b: b.initial.mean, block, w0)
 
 
 def with_placed_guide(

@@ -31,7 +31,7 @@ from sdebnn.integrate import KLEstimator, Solution
 from sdebnn.integrate.factors import gram_factor, solve
 from sdebnn.integrate.paths import check_estimator, frozen, start_nats
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.models.placing import PseudoData, pseudo_data, suited
+from sdebnn.models.placing import PseudoData, pseudo_data
 from sdebnn.processes import Normal
 
 SPEED = 3.0  # logarithms of variances are stored divided by this, so that training moves them faster
@@ -156,7 +156,8 @@ class ConditionedReadout(AbstractModel):
         offset, std = np.average(found.targets, axis=0, weights=1 / found.variances.mean(1)), found.targets.std(0)
         unit = np.where(std > 0, std, 1.0)
         scaled = PseudoData(found.points, (found.targets - offset) / unit, found.variances / unit**2)
-        body = suited(self.body.before_training(likelihood, data), scaled)
+        body = self.body.before_training(likelihood, data)
+        body = body.suited_to(as_inputs("x", scaled.points), scaled.targets, scaled.variances)
         targets = scaled.targets
         arrays = (targets, np.zeros_like(targets), np.log(scaled.variances) / SPEED, offset, unit)
         return eqx.tree_at(

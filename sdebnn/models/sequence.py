@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Num, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 from sdebnn.checks import as_inputs, check_callable, check_count, check_counts, check_key, check_object, shown
 from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
@@ -16,7 +17,8 @@ from sdebnn.fields import Augment, Last, TimeMLP, over_batch
 from sdebnn.integrate import AbstractSolver, FixedGrid, KLEstimator, Solution
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models.bayesianize import bayesianize
-from sdebnn.models.placing import with_placed_guide
+from sdebnn.models.block import SDEBlock
+from sdebnn.models.placing import outputs_of, with_placed_guide
 from sdebnn.models.readout import START_STD, ConditionedReadout
 from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, LinearDrift, Normal, Weights
 from sdebnn.waves import Waves
@@ -107,6 +109,20 @@ class SDEBNN(AbstractModel):
     def for_training(self) -> "SDEBNN":
         """The same sequence, each model as it is trained."""
         return SDEBNN(tuple(layer.for_training() for layer in self.layers))
+
+    def suited_to(
+        self,
+        points: Num[Array, "point *input"],
+        targets: Float[np.ndarray, "point output"],
+        variances: Float[np.ndarray, "point output"],
+    ) -> "SDEBNN":
+        """The same sequence, its first block suited to these data; the layers before it must be deterministic."""
+        number = next((i for i, layer in enumerate(self.layers) if isinstance(layer, SDEBlock)), None)
+        if number is None:
+            return self
+        h = outputs_of(self.layers[:number], points)
+        new = self.layers[number].suited_to(h, targets, variances)
+        return SDEBNN((*self.layers[:number], new, *self.layers[number + 1 :]))
 
     def before_training(self, likelihood: AbstractLikelihood, data: Data) -> "SDEBNN":
         """The same sequence with its first guide placed, if it is new."""
