@@ -2,8 +2,8 @@
 
 ours   ``fit(SDEBNN.mlp(1, 1, key=key), Gaussian(noise), x, y, key=key)``
 HMC    of the same finite net, over everything that is random in it (``honesty_hmc.py``)
-GP     exact, with the kernel to which our prior tends for wide nets, scale² (1 + RBF + v v' / 16) with
-       v = (x - center) / length; its length and scale maximise the evidence
+GP     exact, with the kernel to which our prior tends for wide nets, ``waves.wide_net_covariance`` of
+       (x - center) / length times scale²; its length and scale maximise the evidence
 
     python benchmarks/honesty.py fit --out FOLDER [--part 0 --parts 1]  # several parts can run at once
     python benchmarks/honesty_hmc.py --out FOLDER                       # on a GPU
@@ -25,7 +25,7 @@ from jax import lax
 
 import sdebnn
 from sdebnn.nn import ConditionedReadout, blocks
-from sdebnn.waves import TREND
+from sdebnn.waves import wide_net_covariance
 
 DRAWS, SEEDS = 512, 20
 SYSTEMS = ("ours", "HMC", "GP")
@@ -89,8 +89,8 @@ def gp(of: Problem) -> dict[str, object]:
     center, spread, offset, size = of.x.mean(), of.x.std(), of.y.mean(), of.y.std()
 
     def kernel(logs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        a, b = ((x - center) / np.exp(logs[0]) for x in (a, b))
-        return np.exp(2 * logs[1]) * (1 + np.exp(-0.5 * (a[:, None] - b) ** 2) + TREND**2 * a[:, None] * b)
+        a, b = ((x[:, None] - center) / np.exp(logs[0]) for x in (a, b))
+        return np.exp(2 * logs[1]) * wide_net_covariance(a, b)
 
     def solved(logs: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         factor = linalg.cholesky(kernel(logs, of.x, of.x) + of.noise**2 * np.eye(len(of.x)), lower=True)

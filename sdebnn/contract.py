@@ -1,5 +1,6 @@
 """The contract of models: a posterior over functions, of which each key names one."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar, final
@@ -89,6 +90,13 @@ class AbstractModel(eqx.Module):
     def for_training(self) -> "AbstractModel":
         """The model that the ELBO evaluates in training: of the same expectation, perhaps with less variance."""
         return self
+
+    def as_candidate(self) -> "AbstractModel | None":
+        """The model on the grid on which it was trained, whose KL is log q - log p of the very draw.
+
+        None if it does not know this. A ``ConditionedReadout`` chooses among such draws of its body.
+        """
+        return None
 
     @property
     def has_dynamics(self) -> bool:
@@ -249,7 +257,14 @@ def over_draws(one: Callable[[PRNGKeyArray], T], keys: Key[Array, " draw"], at_o
     """The results of a function for each key, ``at_once`` of them in parallel."""
     if at_once >= keys.size:
         return jax.vmap(one)(keys)  # without a loop, whose gradient would keep what all draws share
-    return lax.map(one, keys) if at_once == 1 else lax.map(one, keys, batch_size=at_once)
+    if at_once == 1:
+        return lax.map(one, keys)
+    # Rounds of equal size: a smaller last round would be compiled as a second program. The first keys fill it up.
+    rounds = math.ceil(keys.size / at_once)
+    size = math.ceil(keys.size / rounds)
+    filled = jnp.concatenate([keys, keys[: rounds * size - keys.size]]).reshape(rounds, size)
+    results = lax.map(jax.vmap(one), filled)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: keys.size], results)
 
 
 @compiled

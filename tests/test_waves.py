@@ -5,12 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.integrate import quad
 from small_models import KEY
 
 from sdebnn import FixedGrid
 from sdebnn.nn import SDEBNN, prior_of
 from sdebnn.processes import OU
-from sdebnn.waves import TREND, Waves, sine
+from sdebnn.waves import TREND, Waves, sine, wide_net_covariance
 
 DRAWS = 4000
 
@@ -24,13 +26,25 @@ def prior_draws(x, **options):
     return np.asarray(draw(jax.random.split(jax.random.key(1), DRAWS)), float)
 
 
+def covariance(v):
+    """A constant, bells whose logarithmic lengths are normal with the standard deviation 0.7, and a trend."""
+
+    def bell(distance):
+        return quad(lambda g: stats.norm.pdf(g) * np.exp(-0.5 * distance**2 * np.exp(2 * 0.7 * g)), -8, 8)[0]
+
+    return 1 + np.vectorize(bell)(v - v.T) + (v / 4) * v.T / 4
+
+
+def test_the_covariance_of_wide_nets_is_the_integral_over_the_waves_lengths():
+    v = np.array([[-1.5], [0.0], [0.1], [0.7]])
+    np.testing.assert_allclose(wide_net_covariance(v, v), covariance(v), atol=2e-3)
+
+
 @pytest.mark.parametrize(("length", "scale"), [(0.5, 3.0), (2.0, 0.4)])
-def test_the_covariance_of_the_prior_is_a_constant_a_bell_and_a_trend_of_the_given_length_and_scale(length, scale):
+def test_the_covariance_of_the_prior_is_a_constant_bells_and_a_trend_of_the_given_length_and_scale(length, scale):
     x = jnp.array([[-3.0], [0.0], [0.5], [2.0]])
     values = prior_draws(x, augment=0, length=length, scale=scale)
-    distance = np.asarray(x) - np.asarray(x).T
-    trend = TREND**2 * np.asarray(x) * np.asarray(x).T / length**2
-    exact = scale**2 * (1 + np.exp(-0.5 * (distance / length) ** 2) + trend)
+    exact = scale**2 * covariance(np.asarray(x, float) / length)
     variances = np.diag(exact)
     # The standard error of a covariance of normal numbers is at most sqrt(2 variance variance' / draws).
     assert np.all(np.abs(np.cov(values.T) - exact) < 4 * np.sqrt(2 * np.outer(variances, variances) / DRAWS))
@@ -82,10 +96,9 @@ def test_given_lengths_are_fixed_and_missing_ones_have_the_spread_of_the_data_as
 
 @pytest.mark.parametrize("factor", [0.2, 2.0])
 def test_training_starts_at_a_length_that_suits_the_targets(factor):
-    """The targets are a draw of the Gaussian process of that length."""
+    """The targets are a draw of the Gaussian process of that length to which the prior tends."""
     x = np.linspace(-1.7, 1.7, 60)[:, None]  # of spread 1
-    kernel = np.exp(-0.5 * ((x - x.T) / factor) ** 2)
-    y = np.linalg.cholesky(kernel + 1e-6 * np.eye(60)) @ np.random.RandomState(0).randn(60, 1)
+    y = np.linalg.cholesky(covariance(x / factor) + 1e-6 * np.eye(60)) @ np.random.RandomState(0).randn(60, 1)
     field = Waves(1, key=KEY).suited_to(x)
     start = field.likely_weights(x, y, np.full((60, 1), 1e-2))
     assert abs(float(start.weights.length[0]) - np.log(factor)) < 0.7

@@ -11,6 +11,15 @@ determine their law in closed form, for every output
 If Z are the data and the noise is normal, it is the exact posterior, whatever the features are. The features at Z are
 computed along with those of a batch, as its first examples: the read-out sees what the noise has made of them, and
 takes it back.
+
+The features themselves, and the scale, have a posterior q beside a prior p. Of J draws of them, a prediction takes one
+with chances proportional to
+
+    w_j = N(ỹ; 0, S + scale_j² Φ_j(Z) Φ_j(Z)') p_j / q_j.
+
+Its law has q as the case J = 1 and tends to the exact posterior of the pseudo-observations. With c_i, the density in
+w_i, of the draw that is taken, its KL is at most E[log c_i - log (Σ_j w_j / J)]: the KL of the choice, with the J - 1
+others drawn from q under the prior, too.
 """
 
 from collections.abc import Sequence
@@ -21,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Num, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from sdebnn.checks import as_inputs, check_count, check_instance, check_key
 from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
@@ -35,7 +44,9 @@ from sdebnn.models.placing import PseudoData, pseudo_data
 from sdebnn.processes import Normal
 
 SPEED = 3.0  # logarithms of variances are stored divided by this, so that training moves them faster
+UNIT = 2.0  # the median of an inferred scale, in spreads of the targets: data show a part of what a function may do
 START_STD = 0.2  # of log scale, before training; 1 under the prior
+WIDER = 2.0  # the law of log scale is so much wider for candidates: training finds one that is too narrow
 
 
 class ConditionedReadout(AbstractModel):
@@ -43,8 +54,13 @@ class ConditionedReadout(AbstractModel):
 
     ``body`` is any model whose outputs are vectors. ``fit`` chooses at most ``count`` inputs from the data, at which
     the layer is conditioned on pseudo-observations, and trains these. ``scale`` is the size of the outputs under the
-    prior, one number or one for each; without it, the scale is inferred, around the spread of the targets. For example,
-    a net of your own with a Bayesian last layer:
+    prior, one number or one for each; without it, the scale is inferred, around twice the spread of the targets.
+
+    A prediction chooses each of its draws among ``candidates`` draws of the features, by how well each explains the
+    pseudo-observations: more of them are nearer to the exact posterior, and take longer. Training draws one. So does a
+    prediction if not all that is random in the body are blocks on a ``FixedGrid``, whose draws have known densities.
+
+    For example, a net of your own with a Bayesian last layer:
 
         net = SDEBNN((Deterministic(encoder), bayesianize(field, key=key)))
         model = ConditionedReadout(net, outputs=1)
@@ -59,6 +75,7 @@ class ConditionedReadout(AbstractModel):
     unit: Float[Array, " output"]
     amplitude: Normal | None  # the law of log scale; None if the scale is given
     log_scale: tuple[float, ...] | None
+    candidates: int
     count: int = eqx.field(static=True)
     kl: KLEstimator = eqx.field(static=True)
 
@@ -69,13 +86,15 @@ class ConditionedReadout(AbstractModel):
         *,
         count: int = 128,
         scale: float | Sequence[float] | None = None,
+        candidates: int = 1,
         kl: KLEstimator = "analytic",
     ):
         check_instance("body", body, AbstractModel, "a model", "Deterministic(module)")
         check_count("outputs", outputs)
         check_count("count", count)
+        check_count("candidates", candidates)
         check_estimator(kl)
-        self.body, self.count, self.kl = body, count, kl
+        self.body, self.count, self.candidates, self.kl = body, count, candidates, kl
         self.points = filled((0, 0))
         self.targets, self.shift, self.log_noise = (filled((0, outputs)) for _ in range(3))
         self.offset, self.unit = filled(outputs), filled(outputs, 1.0)
@@ -96,16 +115,22 @@ class ConditionedReadout(AbstractModel):
         """The outputs for one draw of the features, of the scale and of the coefficients."""
         check_key(key)
         batch, count = as_inputs("x", x), self.points.shape[0]
+        choice = self._choice(key) if self._chooses else None
+        model, key = (self, key) if choice is None else (self._proposal(), choice.key)
         if count:
             batch = jnp.concatenate([lax.stop_gradient(self.points).astype(batch.dtype), batch])
         inner = self.body.solve(batch, key=body_key(key), with_roughness=with_roughness)
-        layer = self.draw(inner.outputs[:count], key=key)
-        return inner._replace(outputs=layer(inner.outputs[count:]), kl=inner.kl + layer.kl)
+        layer = model.draw(inner.outputs[:count], key=key)
+        outputs = layer(inner.outputs[count:])
+        if choice is None:
+            return inner._replace(outputs=outputs, kl=inner.kl + layer.scale_kl + layer.kl)
+        evaluations = inner.evaluations + choice.evaluations
+        return inner._replace(outputs=outputs, kl=choice.kl + layer.kl, evaluations=evaluations)
 
     def draw(self, features: Float[Array, "point feature"], *, key: PRNGKeyArray) -> "LinearLayer":
         """The linear layer that the key names, if these are the features at the points."""
         scale_key, coefficient_key = jax.random.split(jax.random.fold_in(key, 1))
-        scale, scale_kl = self._scale(scale_key)
+        scale, scale_kl = self._scale(scale_key, self.kl)
         law = self._law(features, scale)
         noise = jax.random.normal(coefficient_key, law.mean.shape, law.mean.dtype)
         coefficients = law.sample(noise)
@@ -115,15 +140,44 @@ class ConditionedReadout(AbstractModel):
             still: ConditionedReadout = frozen(self) if self.kl == "stl" else self
             own = still._law(features, scale).log_ratio(coefficients)
         offset, unit = lax.stop_gradient((self.offset, self.unit))
-        return LinearLayer(offset, (unit * scale)[:, None] * coefficients, scale_kl + own)
+        return LinearLayer(offset, (unit * scale)[:, None] * coefficients, own, scale_kl)
 
-    def _scale(self, key: PRNGKeyArray) -> tuple[Float[Array, " output"], Float[Array, ""]]:
-        """One draw of the outputs' size, in units of the targets' spread, and its KL."""
+    @property
+    def _chooses(self) -> bool:
+        """Whether a draw is one of several candidates: whether there is something to choose by, and the body allows."""
+        return self.candidates > 1 and not self.is_new and self.body.as_candidate() is not None
+
+    def _choice(self, key: PRNGKeyArray) -> "Choice":
+        """One of the candidates, evaluated at the points, on the grid of training whatever the solver is now."""
+        model, body = self._proposal(), self.body.as_candidate()
+        assert body is not None
+
+        def candidate(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+            inner = body.solve(lax.stop_gradient(self.points), key=body_key(key))
+            scale, nats = model._scale(jax.random.split(jax.random.fold_in(key, 1))[0], "full")
+            log_density = model._law(inner.outputs, scale).log_density
+            return log_density, log_density - inner.kl - nats, jnp.asarray(inner.evaluations)
+
+        keys = jax.random.split(jax.random.fold_in(key, 2), self.candidates)
+        log_density, log_weight, evaluations = lax.map(candidate, keys)
+        taken = jax.random.categorical(jax.random.fold_in(key, 3), log_weight)
+        mean = jax.nn.logsumexp(log_weight) - jnp.log(self.candidates)
+        return Choice(keys[taken], log_density[taken] - mean, jnp.sum(evaluations))
+
+    def _proposal(self) -> "ConditionedReadout":
+        """The same read-out with a wider law of the scale, of which candidates are drawn."""
+        if self.amplitude is None:
+            return self
+        wider = self.amplitude.log_std + jnp.log(WIDER)
+        return eqx.tree_at(lambda model: model.amplitude, self, eqx.tree_at(lambda a: a.log_std, self.amplitude, wider))
+
+    def _scale(self, key: PRNGKeyArray, kl: KLEstimator) -> tuple[Float[Array, " output"], Float[Array, ""]]:
+        """One draw of the outputs' size, in units of ``unit``, and its KL."""
         if self.amplitude is None:
             given = jnp.exp(jnp.asarray(self.log_scale, self.unit.dtype))
             return given / lax.stop_gradient(self.unit), jnp.zeros((), self.unit.dtype)
         log_scale = self.amplitude.sample(key=key)
-        return jnp.exp(log_scale), start_nats(self.amplitude, log_scale, self.kl)
+        return jnp.exp(log_scale), start_nats(self.amplitude, log_scale, kl)
 
     def _law(self, features: Float[Array, "point feature"], scale: Float[Array, " output"]) -> "CoefficientLaw":
         """The law of the coefficients of every output, given the features at the points."""
@@ -132,8 +186,8 @@ class ConditionedReadout(AbstractModel):
         return CoefficientLaw.of(scaled, (lax.stop_gradient(self.targets) / std + self.shift).T)
 
     def for_training(self) -> "ConditionedReadout":
-        """The same read-out, with its body as it is trained."""
-        return self.with_body(self.body.for_training())
+        """The same read-out, with its body as it is trained and without a choice among candidates."""
+        return eqx.tree_at(lambda model: model.candidates, self.with_body(self.body.for_training()), 1)
 
     def with_body(self, body: AbstractModel) -> "ConditionedReadout":
         """The same read-out of another model's outputs."""
@@ -141,7 +195,9 @@ class ConditionedReadout(AbstractModel):
 
     def prior(self) -> "ConditionedReadout":
         """The same read-out without pseudo-observations. Its body stays as it is."""
-        new = ConditionedReadout(self.body, self.offset.size, count=self.count, kl=self.kl)
+        new = ConditionedReadout(
+            self.body, self.offset.size, count=self.count, candidates=self.candidates, kl=self.kl
+        )  # fmt: skip
         kept = (self.offset, self.unit, self.amplitude and self.amplitude.prior(), self.log_scale)
         return eqx.tree_at(
             lambda model: (model.offset, model.unit, model.amplitude, model.log_scale), new, kept,
@@ -154,7 +210,7 @@ class ConditionedReadout(AbstractModel):
             return self
         found = pseudo_data(likelihood, data, self.offset.size, self.count)
         offset, std = np.average(found.targets, axis=0, weights=1 / found.variances.mean(1)), found.targets.std(0)
-        unit = np.where(std > 0, std, 1.0)
+        unit = UNIT * np.where(std > 0, std, 1.0)
         scaled = PseudoData(found.points, (found.targets - offset) / unit, found.variances / unit**2)
         body = self.body.before_training(likelihood, data)
         body = body.suited_to(as_inputs("x", scaled.points), scaled.targets, scaled.variances)
@@ -171,16 +227,27 @@ class ConditionedReadout(AbstractModel):
         features = jax.eval_shape(lambda x: self.body.solve(x, key=jax.random.key(0)).outputs, x)
         weights = self.offset.size * (features.shape[1] + 1) + (self.offset.size if self.log_scale is None else 0)
         like = jax.ShapeDtypeStruct((x.shape[0], self.offset.size), features.dtype)
-        fact = f"conditioned on {self.points.shape[0]} pseudo-observations of each output"
-        return LayerLine(type(self).__name__, parameter_count(self), weights, (fact,), inside=(inside,), outputs=like)
+        facts = (f"conditioned on {self.points.shape[0]} pseudo-observations of each output",)
+        if self._chooses:
+            facts += (f"each draw is one of {self.candidates} candidates",)
+        return LayerLine(type(self).__name__, parameter_count(self), weights, facts, inside=(inside,), outputs=like)
+
+
+class Choice(NamedTuple):
+    """The key of one candidate, the KL of what is drawn before the coefficients, and the evaluations that it took."""
+
+    key: PRNGKeyArray
+    kl: Float[Array, ""]
+    evaluations: Int[Array, ""]
 
 
 class LinearLayer(NamedTuple):
-    """One draw of a read-out: offset + coefficients · (features, 1), and its KL."""
+    """One draw of a read-out: offset + coefficients · (features, 1), its KL, and that of the scale."""
 
     offset: Float[Array, " output"]
     coefficients: Float[Array, "output feature_and_one"]
     kl: Float[Array, ""]
+    scale_kl: Float[Array, ""]
 
     def __call__(self, features: Float[Array, "*lead feature"]) -> Float[Array, "*lead output"]:
         return self.offset + _with_ones(features) @ self.coefficients.T
@@ -196,16 +263,20 @@ def _with_ones(features: Float[Array, "*lead feature"]) -> Float[Array, "*lead f
 
 
 class CoefficientLaw(NamedTuple):
-    """The law N(mean, Λ⁻¹) of the coefficients of every output, with Λ = L L', beside the prior N(0, I)."""
+    """The law N(mean, Λ⁻¹) of the coefficients of every output, with Λ = L L', beside the prior N(0, I).
+
+    ``misfit`` is |targets - features · mean|² + |mean|².
+    """
 
     mean: Float[Array, "output feature"]
     factor: Float[Array, "output feature feature"]  # L
+    misfit: Float[Array, " output"]
 
     @staticmethod
     def of(features: Float[Array, "output point feature"], targets: Float[Array, "output point"]) -> "CoefficientLaw":
         """The posterior of targets = features · coefficients + standard normal noise."""
 
-        def one(a: Float[Array, "point feature"], r: Float[Array, " point"]) -> tuple[Array, Array]:
+        def one(a: Float[Array, "point feature"], r: Float[Array, " point"]) -> tuple[Array, Array, Array]:
             factor = gram_factor(a)
 
             def by_normal_equations(b: Float[Array, " feature"]) -> Float[Array, " feature"]:
@@ -213,13 +284,19 @@ class CoefficientLaw(NamedTuple):
 
             mean = by_normal_equations(a.T @ r)
             # One step of iterative refinement: in single precision, the normal equations alone are too coarse.
-            return mean + by_normal_equations(a.T @ (r - a @ mean) - mean), factor
+            mean = mean + by_normal_equations(a.T @ (r - a @ mean) - mean)
+            return mean, factor, jnp.sum((r - a @ mean) ** 2) + jnp.sum(mean**2)
 
         return CoefficientLaw(*jax.vmap(one)(features, targets))
 
     def sample(self, noise: Float[Array, "output feature"]) -> Float[Array, "output feature"]:
         """mean + L'⁻¹ noise."""
         return self.mean + jax.vmap(lambda factor, n: solve(factor, n, True))(self.factor, noise)
+
+    @property
+    def log_density(self) -> Float[Array, ""]:
+        """That of the targets with the coefficients integrated out, up to a constant."""
+        return -0.5 * jnp.sum(self.misfit) - self._half_log_determinant()
 
     def kl(self) -> Float[Array, ""]:
         """KL(N(mean, Λ⁻¹) ‖ N(0, I))."""

@@ -48,6 +48,10 @@ class Deterministic(AbstractModel):
         name = getattr(self.module, "__name__", type(self.module).__name__)
         return LayerLine(f"{name} (deterministic)", parameter_count(self))
 
+    def as_candidate(self) -> "Deterministic":
+        """The model itself."""
+        return self
+
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The outputs, which do not depend on the key."""
         try:
@@ -110,6 +114,11 @@ class SDEBNN(AbstractModel):
         """The same sequence, each model as it is trained."""
         return SDEBNN(tuple(layer.for_training() for layer in self.layers))
 
+    def as_candidate(self) -> "SDEBNN | None":
+        """The same sequence of candidates, if each layer has one."""
+        layers = tuple(layer.as_candidate() for layer in self.layers)
+        return None if any(layer is None for layer in layers) else SDEBNN(layers)
+
     def suited_to(
         self,
         points: Num[Array, "point *input"],
@@ -143,6 +152,7 @@ class SDEBNN(AbstractModel):
         width: int = 64,
         augment: int = 2,
         points: int = 128,
+        candidates: int = 16,
         prior: AbstractPrior = OU(rate=0.02, sigma=0.2),
         solver: AbstractSolver = FixedGrid(10, "heun"),
         kl: KLEstimator = "analytic",
@@ -154,7 +164,7 @@ class SDEBNN(AbstractModel):
         have the size ``scale`` in y. Give numbers in the units of x and y, one for all columns or one for each. What is
         not given is inferred: it is random, like everything else that is learned, and the KL charges for it. ``fit``
         takes all inputs as points, or summarises them if there are more; more points follow more data. ``width`` and
-        ``augment`` are those of ``Waves``.
+        ``augment`` are those of ``Waves``, ``candidates`` those of ``ConditionedReadout``.
         """
         check_counts("sizes", (in_size, out_size))
         check_key(key)
@@ -166,7 +176,7 @@ class SDEBNN(AbstractModel):
         )  # fmt: skip
         start = Deterministic(Augment(in_size, field.state_size - in_size))
         body = SDEBNN((start, block, Deterministic(Last(field.feature_count))))
-        return ConditionedReadout(body, out_size, count=points, scale=scale, kl=kl)
+        return ConditionedReadout(body, out_size, count=points, scale=scale, candidates=candidates, kl=kl)
 
     @staticmethod
     def paper_mlp(
