@@ -25,6 +25,7 @@ LOG_LENGTHS = tuple(np.linspace(-2.4, 1.2, 13).tolist())  # relative to the medi
 # Taylor coefficients of sin(2π r) / r in r².
 SINE = tuple((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(7))
 LENGTH_SPREAD = 1.0  # standard deviation, under the prior, of the logarithm of an inferred length
+LARGEST = 4.0  # a wave's own length ends here, in standard deviations: the gradient of a faster wave would run away
 WAVE_SPREAD = 0.7  # s: that of the logarithm of each wave's own length, relative to the common one
 
 
@@ -134,7 +135,8 @@ class Waves(AbstractLayer):
             log_length = log_length + LENGTH_SPREAD * w.length
         v = (x - lax.stop_gradient(self.center)) * jnp.exp(-log_length)
         along = (w.inputs * _seen_inputs(width, in_size)) @ v
-        angle = jnp.exp(WAVE_SPREAD * w.stretch) * along + t * w.depth + math.pi * w.phase
+        stretch = jnp.exp(WAVE_SPREAD * jnp.clip(w.stretch, -LARGEST, LARGEST))
+        angle = stretch * along + t * w.depth + math.pi * w.phase
         if augment:
             angle = angle + w.states @ z / math.sqrt(augment)
         wave = math.sqrt(2 / width) * sine(angle)

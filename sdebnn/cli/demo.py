@@ -127,11 +127,12 @@ def _pictures(
     panels[1].scatter(
         jnp.ones(len(inputs)), toy.two_sides_mean(inputs[:, 0]), marker="x", s=30, color="#1b1b1e", zorder=4
     )
+    panels[0].set_ylim(-3.5, 3.5)
     save_picture(figure, out / "trajectories.png")
 
 
 def _outputs_over_depth(model: ConditionedReadout, x: jax.Array, *, draws: int, key: jax.Array) -> jax.Array:
-    """The read-out applied to the features at all depths, as an array "draw time example"."""
+    """The read-out applied to the features at all depths, without a choice, as an array "draw time example"."""
     assert isinstance(model.body, SDEBNN)
     augment, _, last = model.body.layers
     block, count = blocks(model)[0], model.points.shape[0]
