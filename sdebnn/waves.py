@@ -1,12 +1,13 @@
 """A field whose features make random smooth functions of the inputs, of a chosen or an inferred length.
 
-v = (x - center) / length,      φ = √(2 / width) sin(e^(s g) A v + E z / √augment + f t + π a)
+v = (x - center) / length,      φ = √(2 / width) sin(r A v + E z / √augment + f t + π a)
 z' = C φ + c,      Φ' = φ,      T' = v / (4 √inputs)
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import equinox as eqx
 import jax
@@ -24,9 +25,9 @@ TREND = 0.25  # standard deviation of the trend's slope, in units of scale / len
 LOG_LENGTHS = tuple(np.linspace(-2.4, 1.2, 13).tolist())  # relative to the median, among which training starts
 # Taylor coefficients of sin(2π r) / r in r².
 SINE = tuple((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(7))
+GOLDEN = (math.sqrt(5) - 1) / 2
 LENGTH_SPREAD = 1.0  # standard deviation, under the prior, of the logarithm of an inferred length
-LARGEST = 4.0  # a wave's own length ends here, in standard deviations: the gradient of a faster wave would run away
-WAVE_SPREAD = 0.7  # s: that of the logarithm of each wave's own length, relative to the common one
+WAVE_SPREAD = 0.7  # that of the logarithms of the waves' own lengths, relative to the common one
 
 
 class WaveWeights(eqx.Module):
@@ -36,7 +37,6 @@ class WaveWeights(eqx.Module):
     states: Float[Array, "width augment"]
     depth: Float[Array, " width"]
     phase: Float[Array, " width"]
-    stretch: Float[Array, " width"]
     inner: Float[Array, "augment width"]
     inner_bias: Float[Array, " augment"]
     length: Float[Array, " inferred"]
@@ -48,7 +48,7 @@ class Waves(AbstractLayer):
     The state is h = (x, z, Φ, T): the inputs, which stay as they are; z; the sum Φ of the ``width`` waves over depth;
     and a trend T. All but x start at 0. A linear function of (Φ, T, 1) with standard normal coefficients is then a
     smooth random function of x, of size 1, which changes over distances of about ``length`` and has a weak trend. Each
-    wave has a length of its own around it, within a factor of 2 for most of them.
+    wave has a length of its own around it, for most of them within a factor of 2.
 
     ``length`` is one number, or one for each input, in the units of x. Without it, the lengths are random weights:
     their logarithms have the standard deviation 1 around those of the inputs' spread, which ``fit`` takes from the data
@@ -79,8 +79,8 @@ class Waves(AbstractLayer):
 
         self.log_length = filled(in_size) if length is None else fixed_logarithms("length", length, in_size)
         self.weights = WaveWeights(
-            drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(width),
-            drawn(augment, width), drawn(augment), drawn(in_size if length is None else 0),
+            drawn(width, in_size), drawn(width, augment), drawn(width), drawn(width), drawn(augment, width),
+            drawn(augment), drawn(in_size if length is None else 0),
         )  # fmt: skip
         self.center = filled(in_size)
 
@@ -134,9 +134,7 @@ class Waves(AbstractLayer):
         if w.length.size:
             log_length = log_length + LENGTH_SPREAD * w.length
         v = (x - lax.stop_gradient(self.center)) * jnp.exp(-log_length)
-        along = (w.inputs * _seen_inputs(width, in_size)) @ v
-        stretch = jnp.exp(WAVE_SPREAD * jnp.clip(w.stretch, -LARGEST, LARGEST))
-        angle = stretch * along + t * w.depth + math.pi * w.phase
+        angle = (w.inputs * _rates(width, in_size)) @ v + t * w.depth + math.pi * w.phase
         if augment:
             angle = angle + w.states @ z / math.sqrt(augment)
         wave = math.sqrt(2 / width) * sine(angle)
@@ -172,17 +170,26 @@ def _log_evidence(
 
 
 def wide_net_covariance(a: Float[np.ndarray, "m in"], b: Float[np.ndarray, "n in"]) -> Float[np.ndarray, "m n"]:
-    """The covariance of a linear function of (Φ, T, 1) at v = a and v = b for many waves without z that stand still."""
+    """The covariance of a linear function of (Φ, T, 1) at v = a and v = b.
+
+    There are many waves, all of them see all inputs, they do not move over depth, and z is left out.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)  # for the mean over the waves' own lengths
     squares = np.sum((a[:, None] - b) ** 2, axis=-1)
     waves = [np.exp(-0.5 * squares * math.exp(2 * WAVE_SPREAD * node)) for node in nodes]
     return 1 + np.tensordot(weights / weights.sum(), waves, 1) + TREND**2 / a.shape[1] * a @ b.T
 
 
-def _seen_inputs(width: int, in_size: int) -> Float[np.ndarray, "width in"]:
-    """Which inputs a wave depends on: all, or for every second wave one, at the length that this input has alone."""
-    seen = np.ones((width, in_size), np.float32)
+def _rates(width: int, in_size: int) -> Float[np.ndarray, "width in"]:
+    """How fast a wave changes with each input, times the common length.
+
+    Their logarithms are normal quantiles of a sequence that fills the unit interval evenly, as do its parts. Of several
+    inputs, every second wave sees one alone, at the length that this input has alone.
+    """
+    shares = (0.5 + np.arange(width) * GOLDEN) % 1
+    own = np.exp(WAVE_SPREAD * np.array([NormalDist().inv_cdf(share) for share in shares]))
+    seen = np.ones((width, in_size))
     if in_size > 1:
         single = np.arange(1, width, 2)
-        seen[single] = math.sqrt(in_size) * np.eye(in_size, dtype=np.float32)[(single // 2) % in_size]
-    return seen
+        seen[single] = math.sqrt(in_size) * np.eye(in_size)[(single // 2) % in_size]
+    return (own[:, None] * seen).astype(np.float32)

@@ -87,7 +87,7 @@ def test_the_bound_grows_with_the_candidates_and_tends_to_the_evidence():
 
 
 def test_a_drawn_scale_is_chosen_too():
-    # log scale ~ N(0, 1) around twice the spread of the targets; the evidence by quadrature over it, at a known feature.
+    # log scale ~ N(0, 1) around twice the spread of the targets; the evidence is by quadrature, at a known feature.
     class Line(Wave):
         def solve(self, x, *, key, with_roughness=False):
             return Solution(x, jnp.zeros(()))
@@ -105,7 +105,10 @@ def test_a_drawn_scale_is_chosen_too():
     assert abs(found.mean() - evidence) < 0.05 + 4 * found.std() / np.sqrt(1000)
 
 
-def small(candidates=8, solver=FixedGrid(4, "heun")):
+GRID = FixedGrid(4, "heun")
+
+
+def small(candidates=8, solver=GRID):
     model = SDEBNN.mlp(1, 1, width=6, candidates=candidates, solver=solver, key=KEY)
     return model.before_training(Gaussian(NOISE), (X, Y))
 

@@ -20,7 +20,7 @@ DRAWS = 4000
 def prior_draws(x, **options):
     """Functions drawn from the prior, "draw point"; the weights hardly move over depth."""
     model = prior_of(
-        SDEBNN.mlp(1, 1, width=16, prior=OU(rate=0.0, sigma=1e-3), solver=FixedGrid(1), key=KEY, **options)
+        SDEBNN.mlp(1, 1, width=64, prior=OU(rate=0.0, sigma=1e-3), solver=FixedGrid(1), key=KEY, **options)
     )
     draw = eqx.filter_jit(jax.vmap(lambda key: model(x, key=key)[0][:, 0]))
     return np.asarray(draw(jax.random.split(jax.random.key(1), DRAWS)), float)

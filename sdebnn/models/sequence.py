@@ -116,8 +116,9 @@ class SDEBNN(AbstractModel):
 
     def as_candidate(self) -> "SDEBNN | None":
         """The same sequence of candidates, if each layer has one."""
-        layers = tuple(layer.as_candidate() for layer in self.layers)
-        return None if any(layer is None for layer in layers) else SDEBNN(layers)
+        found = [layer.as_candidate() for layer in self.layers]
+        layers = tuple(layer for layer in found if layer is not None)
+        return SDEBNN(layers) if len(layers) == len(found) else None
 
     def suited_to(
         self,
