@@ -105,6 +105,18 @@ def test_a_drawn_scale_is_chosen_too():
     assert abs(found.mean() - evidence) < 0.05 + 4 * found.std() / np.sqrt(1000)
 
 
+def test_a_candidate_that_is_not_finite_is_not_taken():
+    class Broken(Wave):
+        def solve(self, x, *, key, with_roughness=False):
+            whole = super().solve(x, key=key)
+            return whole._replace(outputs=jnp.where(jax.random.bernoulli(key, 0.3), jnp.nan, whole.outputs))
+
+    assert np.isnan(over_keys(readout(1, Broken), X, 100)[0]).any()
+    outputs, kl = over_keys(readout(16, Broken), X, 100)
+    assert np.isfinite(outputs).all()
+    assert np.isfinite(kl).all()
+
+
 GRID = FixedGrid(4, "heun")
 
 

@@ -160,6 +160,7 @@ class ConditionedReadout(AbstractModel):
 
         keys = jax.random.split(jax.random.fold_in(key, 2), self.candidates)
         log_density, log_weight, evaluations = lax.map(candidate, keys)
+        log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)  # a draw that is not finite is not taken
         taken = jax.random.categorical(jax.random.fold_in(key, 3), log_weight)
         mean = jax.nn.logsumexp(log_weight) - jnp.log(self.candidates)
         return Choice(keys[taken], log_density[taken] - mean, jnp.sum(evaluations))
