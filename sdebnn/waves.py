@@ -174,22 +174,24 @@ def wide_net_covariance(a: Float[np.ndarray, "m in"], b: Float[np.ndarray, "n in
 
     There are many waves, all of them see all inputs, they do not move over depth, and z is left out.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(9)  # for the mean over the waves' own lengths
     squares = np.sum((a[:, None] - b) ** 2, axis=-1)
-    waves = [np.exp(-0.5 * squares * math.exp(2 * WAVE_SPREAD * node)) for node in nodes]
-    return 1 + np.tensordot(weights / weights.sum(), waves, 1) + TREND**2 / a.shape[1] * a @ b.T
+    waves = np.mean([np.exp(-0.5 * squares * rate**2) for rate in _own_rates(64)], axis=0)
+    return 1 + waves + TREND**2 / a.shape[1] * a @ b.T
+
+
+def _own_rates(width: int) -> Float[np.ndarray, " width"]:
+    """How fast each wave changes, times the common length: log-normal quantiles.
+
+    They belong to a sequence that fills the unit interval evenly, and so does each regular part of it.
+    """
+    shares = (0.5 + np.arange(width) * GOLDEN) % 1
+    return np.exp(WAVE_SPREAD * np.array([NormalDist().inv_cdf(share) for share in shares]))
 
 
 def _rates(width: int, in_size: int) -> Float[np.ndarray, "width in"]:
-    """How fast a wave changes with each input, times the common length.
-
-    Their logarithms are normal quantiles of a sequence that fills the unit interval evenly, as do its parts. Of several
-    inputs, every second wave sees one alone, at the length that this input has alone.
-    """
-    shares = (0.5 + np.arange(width) * GOLDEN) % 1
-    own = np.exp(WAVE_SPREAD * np.array([NormalDist().inv_cdf(share) for share in shares]))
+    """The rates of all waves by input. Of several inputs, every second wave sees one alone, at its own length."""
     seen = np.ones((width, in_size))
     if in_size > 1:
         single = np.arange(1, width, 2)
         seen[single] = math.sqrt(in_size) * np.eye(in_size)[(single // 2) % in_size]
-    return (own[:, None] * seen).astype(np.float32)
+    return (_own_rates(width)[:, None] * seen).astype(np.float32)
