@@ -92,9 +92,9 @@ class AbstractModel(eqx.Module):
         return self
 
     def as_candidate(self) -> "AbstractModel | None":
-        """The model on the grid on which it was trained, whose KL is log q - log p of the very draw.
+        """The model on the grid on which it was trained, with log q - log p of the draw itself as its KL.
 
-        None if it does not know this. A ``ConditionedReadout`` chooses among such draws of its body.
+        None if it cannot compute this. A ``ConditionedReadout`` chooses among such draws of its body.
         """
         return None
 

@@ -2,6 +2,8 @@
 
 v = (x - center) / length,      φ = √(2 / width) sin(r A v + E z / √augment + f t + π a)
 z' = C φ + c,      Φ' = φ,      T' = v / (4 √inputs)
+
+The rates r are constants, one for each wave; A, E, f, a, C and c are random.
 """
 
 import dataclasses
@@ -25,7 +27,7 @@ TREND = 0.25  # standard deviation of the trend's slope, in units of scale / len
 LOG_LENGTHS = tuple(np.linspace(-2.4, 1.2, 13).tolist())  # relative to the median, among which training starts
 # Taylor coefficients of sin(2π r) / r in r².
 SINE = tuple((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(7))
-GOLDEN = (math.sqrt(5) - 1) / 2
+GOLDEN = (math.sqrt(5) - 1) / 2  # multiples of it, modulo 1, fill the unit interval evenly
 LENGTH_SPREAD = 1.0  # standard deviation, under the prior, of the logarithm of an inferred length
 WAVE_SPREAD = 0.7  # that of the logarithms of the waves' own lengths, relative to the common one
 
@@ -180,10 +182,7 @@ def wide_net_covariance(a: Float[np.ndarray, "m in"], b: Float[np.ndarray, "n in
 
 
 def _own_rates(width: int) -> Float[np.ndarray, " width"]:
-    """How fast each wave changes, times the common length: log-normal quantiles.
-
-    They belong to a sequence that fills the unit interval evenly, and so does each regular part of it.
-    """
+    """How fast each wave changes, times the common length: log-normal quantiles at evenly spread shares."""
     shares = (0.5 + np.arange(width) * GOLDEN) % 1
     return np.exp(WAVE_SPREAD * np.array([NormalDist().inv_cdf(share) for share in shares]))
 

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from small_models import KEY, over_keys
 
 import sdebnn
-from sdebnn import Adaptive, FixedGrid, Gaussian
+from sdebnn import Adaptive, FixedGrid, Gaussian, predict
 from sdebnn.integrate import Solution
 from sdebnn.nn import SDEBNN, AbstractModel, ConditionedReadout, refined
 from sdebnn.train.objective import elbo
@@ -137,6 +137,15 @@ def test_a_choice_does_not_change_when_the_solver_is_refined():
 
     assert len(np.unique(choices(small()), axis=0)) == 100
     np.testing.assert_array_equal(choices(small()), choices(refined(small(), steps=6)))
+
+
+def test_draws_do_not_depend_on_how_many_are_computed_at_once():
+    one, some, all_ = (
+        np.asarray(predict(small(), AT, draws=7, draws_at_once=count, key=KEY)) for count in (1, 3, 7)
+    )  # 3 does not divide 7: the last round is filled up
+    assert len(np.unique(all_[:, 0, 0])) == 7
+    np.testing.assert_allclose(some, all_, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(one, all_, rtol=1e-4, atol=1e-4)
 
 
 def test_without_a_density_of_the_draws_there_is_no_choice_and_the_description_says_which():

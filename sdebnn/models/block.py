@@ -65,7 +65,7 @@ class SDEBlock(AbstractFieldBlock):
         return SDEBlock(self.field, self.weights, self.prior, self.drift, self.initial, self.solver, kl, self.guide)
 
     def as_candidate(self) -> "SDEBlock | None":
-        """The same block on the grid of its noise, with the estimator "full"; None if its solver has not both."""
+        """The same block on the grid of its noise, with the estimator "full"; None if its solver lacks one of them."""
         solver = self.solver.with_steps(self.solver.base)
         return self.with_solver(solver).with_estimator("full") if solver and "full" in solver.estimators else None
 

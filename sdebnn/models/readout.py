@@ -17,9 +17,9 @@ with chances proportional to
 
     w_j = N(ỹ; 0, S + scale_j² Φ_j(Z) Φ_j(Z)') p_j / q_j.
 
-Its law has q as the case J = 1 and tends to the exact posterior of the pseudo-observations. With c_i, the density in
-w_i, of the draw that is taken, its KL is at most E[log c_i - log (Σ_j w_j / J)]: the KL of the choice, with the J - 1
-others drawn from q under the prior, too.
+With J = 1 this is a draw from q; as J grows, the law of the chosen draw tends to the exact posterior given the
+pseudo-observations. Let c_i be the density N(ỹ; ...) of the chosen draw. The KL of its law is at most the mean of
+log c_i - log (Σ_j w_j / J), which is charged (proof in docs/mathematics.md).
 """
 
 from collections.abc import Sequence
