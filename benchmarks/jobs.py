@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 import sdebnn
-from sdebnn.convolutions import Conv, Pixels, TimeConv, squeeze
+from sdebnn.convolutions import Conv, Pixels, ResidualConv, TimeConv, squeeze
 from sdebnn.nets import paper_net
 
 STEPS, SIGMA, NOISE = 20, 0.2, 0.1
@@ -90,14 +90,14 @@ def gflop_of(model: sdebnn.SDEBNN, x: Any, draws: int) -> float:
             field = eqx.combine(layer.unravel(jnp.zeros(layer.weights.size)), layer.field)
             total += layer.solver.steps * _products(field, h.shape)
         else:
-            total += _products(layer.module, h.shape)
+            total += _products(getattr(layer, "module", None), h.shape)
         h = jax.eval_shape(lambda h, layer=layer: layer(h, key=jax.random.key(0))[0], h)
     return 3 * draws * total / 1e9
 
 
 def _products(module: Any, shape: tuple[int, ...]) -> float:
     """Floating-point operations of one evaluation on a batch."""
-    if isinstance(module, TimeConv):
+    if isinstance(module, TimeConv | ResidualConv):
         pixels, total = math.prod(shape[:3]), 0.0
         for layer in module.layers:
             pixels = pixels // 4 if layer.move == "down" else pixels

@@ -9,11 +9,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from sdebnn import baselines, data, integrate, likelihoods, metrics, nn, processes
-from sdebnn.baselines import Ensemble
 from sdebnn.describe import Description, describe
 from sdebnn.integrate import Adaptive, FixedGrid
 from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
-from sdebnn.models import SDEBNN, Deterministic, bayesianize, prior_of, refined
+from sdebnn.models import SDEBNN, Deterministic, Ensemble, bayesianize, prior_of, refined
 from sdebnn.nets import our_net, paper_net
 from sdebnn.predict import UncertaintySources, evaluate, predict, uncertainty_sources
 from sdebnn.processes import OU, Normal, Point

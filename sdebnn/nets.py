@@ -5,7 +5,6 @@ Both take bytes, "example height width channel", and return the logits of the cl
 mean-field. The net for vectors is ``SDEBNN.mlp``.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
@@ -19,12 +18,13 @@ from jaxtyping import PRNGKeyArray
 
 from sdebnn.checks import check_count, check_counts, check_key, check_positive, plain_number, shown
 from sdebnn.contract import AbstractModel
-from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, TimeConv, pooled, squeeze
+from sdebnn.convolutions import Compute, Conv, GroupNorm, Pixels, ResidualConv, TimeConv, pooled, squeeze
+from sdebnn.data import RandomView
 from sdebnn.devices import platform
 from sdebnn.fields import Readout
 from sdebnn.integrate import FixedGrid, KLEstimator
-from sdebnn.models import SDEBNN, Deterministic, MeanField, ODEBlock, bayesianize
-from sdebnn.processes import OU, AbstractInitialLaw, AbstractPrior, Independent, Normal, Point, Weights
+from sdebnn.models import SDEBNN, Deterministic, MeanField, ODEBlock, Views, bayesianize
+from sdebnn.processes import OU, AbstractDrift, AbstractInitialLaw, AbstractPrior, Independent, Normal, Point, Weights
 
 Shape = Sequence[int]  # height, width, channels
 
@@ -104,26 +104,28 @@ def our_net(
     classes: int,
     *,
     channels: Sequence[int] = (64, 128, 256),
-    blocks: int = 1,
+    blocks: int = 2,
     stem_stride: int = 1,
-    gain: float = 8.0,
-    drift: Sequence[int] = (1, 64, 1),
+    gain: float = 2.0,
+    drift: AbstractDrift | Sequence[int] = (1, 64, 1),
     prior: AbstractPrior = OU(sigma=0.2),
     infer_w0_of: Sequence[int] = (),
-    solver: FixedGrid = FixedGrid(8, gradient="backprop", unroll=8),
+    solver: FixedGrid = FixedGrid(2, gradient="backprop", unroll=2),
     kl: KLEstimator = "analytic",
     deterministic: Sequence[int] = (),
     mean_field_head: bool = False,
+    views: RandomView | None = None,
     mean: Sequence[float] = (0.5,),
     std: Sequence[float] = (0.25,),
     compute: Compute = "bfloat16",
     key: PRNGKeyArray,
 ) -> SDEBNN:
-    """Our net: a deterministic stem, ``blocks`` at each number of channels, and strided convolutions between them.
+    """Our net: a convolution, ``blocks`` at each number of channels, and strided convolutions between them.
 
-    Each field is conv(gelu(conv(h))). The last convolution starts at zero, and its scale is ``gain`` times that of its
-    fan-in. ``infer_w0_of`` holds the indices, 0 or 1, of the convolutions of each field whose w_0 is inferred; the
-    scale of its prior is learned for each array. The w_0 of the other convolutions is a point.
+    Each field is a ``ResidualConv``; its norms, and all that is outside the blocks, are deterministic. The scale of its
+    last convolution is ``gain`` times that of its fan-in. ``infer_w0_of`` holds the indices, 0 or 1, of the
+    convolutions of each field whose w_0 is inferred; the scale of its prior is learned for each array. The w_0 of the
+    other convolutions is a point. With ``views``, every draw sees the images in its own way (``Views``).
     """
     check_counts("channels", channels)
     check_count("blocks", blocks)
@@ -135,14 +137,9 @@ def our_net(
         )
     stem_key, head_key, *keys = jax.random.split(key, 2 + len(channels) * (1 + blocks))
     zeros = -in_channels % 8  # the matrix units of a GPU take eight channels at a time
-    first, second = jax.random.split(stem_key)
-    stem = [
-        _pixels(shape, mean, std, zeros),
-        Conv(in_channels + zeros, channels[0], stride=stem_stride, compute=compute, key=first),
-        _norm(channels[0]),
-        Conv(channels[0], channels[0], compute=compute, key=second),
-    ]
-    layers: list[AbstractModel] = [Deterministic(part) for part in stem]
+    layers: list[AbstractModel] = [] if views is None else [Views(views)]
+    stem = Conv(in_channels + zeros, channels[0], stride=stem_stride, compute=compute, key=stem_key)
+    layers.extend(Deterministic(part) for part in (_pixels(shape, mean, std, zeros), stem))
     number = 0
     for stage, width in enumerate(channels):
         down_key = keys.pop(0)
@@ -152,17 +149,13 @@ def our_net(
             layers.extend(Deterministic(part) for part in down)
         for _ in range(blocks):
             field_key, drift_key = jax.random.split(keys.pop(0))
-            field = TimeConv(
-                width, (width,), ("same", "same"), activation=jax.nn.gelu, time=False, gains=(math.sqrt(2), gain),
-                bias_scale=0.1, zero_last_layer=True, compute=compute, key=field_key,
-            )  # fmt: skip
+            field = ResidualConv(width, gain=gain, compute=compute, key=field_key)
             if number in deterministic:
                 layers.append(ODEBlock(field, solver=solver))
             else:
                 law = partial(_by_layer, field, frozenset(infer_w0_of)) if infer_w0_of else Point
-                layers.append(
-                    bayesianize(field, prior=prior, drift=drift, initial=law, solver=solver, kl=kl, key=drift_key)
-                )
+                block = partial(bayesianize, field, lambda field: field.layers, prior=prior, drift=drift, initial=law)
+                layers.append(block(solver=solver, kl=kl, key=drift_key))
             number += 1
     layers.extend(Deterministic(part) for part in (_norm(channels[-1]), pooled))
     return SDEBNN((*layers, _head(channels[-1], classes, mean_field_head, head_key)))
@@ -213,7 +206,7 @@ def _head(size: int, classes: int, mean_field: bool, key: PRNGKeyArray) -> Abstr
     return MeanField(eqx.nn.Linear(size, classes, key=key))
 
 
-def _by_layer(field: TimeConv, inferred: frozenset[int], w0: Weights) -> Independent:
+def _by_layer(field: ResidualConv, inferred: frozenset[int], w0: Weights) -> Independent:
     """Independent laws of w_0 for each array of a field: inferred in the given layers, points in the others."""
     sizes = [(number, leaf.size) for number, layer in enumerate(field.layers) for leaf in jax.tree.leaves(layer)]
     parts = zip(sizes, lax.split(w0, [size for _, size in sizes]), strict=True)

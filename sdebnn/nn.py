@@ -6,16 +6,28 @@ from ``sdebnn.processes`` and from ``sdebnn.integrate``.
 """
 
 from sdebnn.contract import AbstractModel, draw_keys
-from sdebnn.convolutions import Conv, GroupNorm, Pixels, TimeConv, TimeConvLayer, pooled, squeeze, unsqueeze
+from sdebnn.convolutions import (
+    Conv,
+    GroupNorm,
+    Pixels,
+    ResidualConv,
+    TimeConv,
+    TimeConvLayer,
+    pooled,
+    squeeze,
+    unsqueeze,
+)
 from sdebnn.fields import AbstractLayer, Augment, Readout, Standardised, TimeMLP, fan_in_scale, over_batch, own_scales
 from sdebnn.integrate import Guide, Solution
 from sdebnn.models import (
     SDEBNN,
     ConditionedReadout,
     Deterministic,
+    Ensemble,
     MeanField,
     ODEBlock,
     SDEBlock,
+    Views,
     bayesianize,
     blocks,
     map_blocks,
@@ -32,18 +44,21 @@ __all__ = [
     "ConditionedReadout",
     "Conv",
     "Deterministic",
+    "Ensemble",
     "GroupNorm",
     "Guide",
     "MeanField",
     "ODEBlock",
     "Pixels",
     "Readout",
+    "ResidualConv",
     "SDEBlock",
     "Solution",
     "Standardised",
     "TimeConv",
     "TimeConvLayer",
     "TimeMLP",
+    "Views",
     "Waves",
     "bayesianize",
     "blocks",

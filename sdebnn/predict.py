@@ -169,6 +169,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Scores of the averaged forecast on (x, y): ``nll`` and ``kl`` in nats, and the scores of the likelihood.
 
+    ``log_likelihood`` is the mean over draws of log p(y | x, w) for each example, the other term of the ELBO.
+
     For ``Categorical`` these are ``accuracy``, ``ece`` and ``brier``, otherwise ``rmse`` and ``coverage_95``.
     ``evaluations`` is how often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``. Every row
     counts once, also under ``Weighted``. With one draw, the interval is that of the likelihood's noise around it.
@@ -180,8 +182,10 @@ def evaluate(
     _warn_of_other_pixels(model, x)
     samples = solutions.outputs
     likelihood, y, _ = likelihood.split_weights(y)
+    forecast = forecast_scores(likelihood, samples, y)
     scores = {
-        "nll": forecast_scores(likelihood, samples, y).nll,
+        "nll": forecast.nll,
+        "log_likelihood": forecast.log_likelihood,
         "kl": jnp.mean(solutions.kl),
         "evaluations": jnp.mean(jnp.asarray(solutions.evaluations)),
         **likelihood.scores(samples, y, key=noise_key),

@@ -1,7 +1,8 @@
-"""Presets: nets for data sets, with the options to train them. Some are the paper's, the others are ours.
+"""Presets: nets for data sets, with the options to train them.
 
-The paper's presets have the numbers of its table of hyper-parameters; differences are mentioned in their docstrings.
-Ours were chosen on a validation part, on one H200.
+"ours" is a mixture of few nets, "fast" a single small net, "best" a mixture of many. "paper" has the numbers of the
+paper's table of hyper-parameters; differences are mentioned in its docstring. Ours were chosen on a validation part, on
+one H200.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,9 +23,9 @@ from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
 from sdebnn.models import SDEBNN
 from sdebnn.nets import our_net, paper_net
 from sdebnn.processes import OU, Normal, Point
-from sdebnn.train import Batches, Objective, Optimizer, Recipe, constant_adam, grouped_adam
+from sdebnn.train import Batches, Objective, Optimizer, Recipe, constant_adam, grouped_muon
 
-PRESETS = ("ours", "paper")
+PRESETS = ("ours", "fast", "best", "paper")
 
 
 class Preset(NamedTuple):
@@ -34,10 +35,12 @@ class Preset(NamedTuple):
     likelihood: AbstractLikelihood
     training: Recipe
     draws_at_once: int = 1  # in prediction
+    members: int = 1  # of the mixture
+    in_turn: bool = True  # whether members are trained one after the other
 
 
 def preset(name: str, data: DataSet, *, infer_w0: bool = False) -> Preset:
-    """The preset "paper" or "ours" for a data set. If ``infer_w0``, w_0 is random, and otherwise a point."""
+    """A preset for a data set. If ``infer_w0``, w_0 is random, and otherwise a point."""
     check_choice("preset", name, PRESETS)
     image = len(data.train.x.shape) == 4 and data.classes is not None
     if name == "paper":
@@ -45,8 +48,9 @@ def preset(name: str, data: DataSet, *, infer_w0: bool = False) -> Preset:
             raise ValueError(f"preset='paper' is for images, and {data.name} has none: choose preset='ours'.")
         return paper(data, infer_w0)
     if not image:
-        return table(data, infer_w0)
-    return small(data, infer_w0) if min(data.train.x.shape[1:3]) < 16 else ours(data, infer_w0)
+        return table(name, data, infer_w0)
+    of_images = small if min(data.train.x.shape[1:3]) < 16 else inferred if infer_w0 else residual
+    return of_images(name, data, infer_w0)
 
 
 def paper(data: DataSet, infer_w0: bool) -> Preset:
@@ -81,39 +85,66 @@ def paper(data: DataSet, infer_w0: bool) -> Preset:
     return Preset(lambda key: net(key=key), Categorical(), training)
 
 
-def ours(data: DataSet, infer_w0: bool) -> Preset:
-    """Our nets for images of at least 16 pixels; w_0 is a point, or inferred for one of the convolutions of a field.
+class ImageSize(NamedTuple):
+    """The size of nets for images, and how they are trained."""
+
+    channels: tuple[int, ...]
+    epochs: int
+    members: int
+
+
+COLOUR = {"fast": ImageSize((64, 128, 256), 10, 1), "ours": ImageSize((128, 256, 512), 24, 2),
+          "best": ImageSize((128, 256, 512), 24, 8)}  # fmt: skip
+GREY = {"fast": ImageSize((32, 64), 10, 1), "ours": ImageSize((64, 128), 20, 2), "best": ImageSize((64, 128), 20, 8)}
+SMALL = {"fast": ImageSize((16, 32), 15, 1), "ours": ImageSize((16, 32), 30, 1), "best": ImageSize((16, 32), 30, 8)}
+MEMBERS_OF_TABLES = {"fast": 1, "ours": 1, "best": 5}
+
+
+def residual(name: str, data: DataSet, infer_w0: bool) -> Preset:
+    """Our nets for images of at least 16 pixels, w_0 a point.
+
+    Photos are shifted, mirrored and have a square covered in training; each draw of a prediction sees them shifted and
+    mirrored in its own way, too.
+    """
+    shape, looks = pixel_statistics(data)
+    photos = shape[2] > 1
+    size = (COLOUR if photos else GREY)[name]
+    net = partial(
+        our_net, shape, len(data.classes or ()), channels=size.channels, stem_stride=1 if photos else 2,
+        views=RandomView(1, flip=photos), compute=_compute(), **looks,
+    )  # fmt: skip
+    fill = tuple(255 * m for m in looks["mean"])
+    view = RandomView(4, flip=True, cutout=11, fill=fill) if photos else RandomView(2)
+    training = Recipe(
+        size.epochs,
+        Objective(draws=1, draws_at_once=1),
+        Batches(256, augment=view),
+        Optimizer(8e-2, partial(grouped_muon, 8e-2), clip=1.0, ema=0.995),
+    )
+    return Preset(lambda key: net(key=key), Categorical(), training, members=size.members)
+
+
+def inferred(name: str, data: DataSet, infer_w0: bool) -> Preset:
+    """Our nets for images of at least 16 pixels, w_0 inferred for one of the two convolutions of each field.
 
     On these data sets, inferring all of w_0 costs more nats than it saves: the ELBO then prefers blocks that do
     nothing.
     """
     shape, looks = pixel_statistics(data)
     photos = shape[2] > 1
-    steps = 4 if infer_w0 else 8
+    size = {"fast": 0.25, "ours": 1, "best": 1}[name], {"fast": 1, "ours": 1, "best": 4}[name]
     net = partial(
-        our_net,
-        shape,
-        len(data.classes or ()),
-        channels=(64, 128, 256) if photos else (64, 128),
-        stem_stride=1 if photos else 2,
-        gain=8.0 if photos else 4.0,
-        prior=OU(sigma=0.1 if infer_w0 else 0.2),
-        infer_w0_of=(1,) if infer_w0 else (),
-        solver=FixedGrid(steps, gradient="backprop", unroll=steps),
-        compute=_compute(),
-        **looks,
-    )
+        our_net, shape, len(data.classes or ()), channels=(64, 128, 256) if photos else (64, 128),
+        stem_stride=1 if photos else 2, prior=OU(sigma=0.1), infer_w0_of=(1,), compute=_compute(), **looks,
+    )  # fmt: skip
     rate = 4e-2 if photos else 2e-2
-    cutout = 11 if photos and not infer_w0 else 0
-    fill = tuple(255 * m for m in looks["mean"])
-    view = RandomView(4 if photos else 2, flip=photos, cutout=cutout, fill=fill)
     training = Recipe(
-        (150 if infer_w0 else 45) if photos else (80 if infer_w0 else 50),
-        Objective(draws=1, draws_at_once=1, kl_warmup=0.5 if infer_w0 else 0.0),
-        Batches(512, accumulate=(8 if photos else 4) if infer_w0 else 1, augment=view),
-        Optimizer(rate, partial(grouped_adam, rate), clip=1.0, ema=0.998),
+        round(size[0] * (100 if photos else 60)),
+        Objective(draws=1, draws_at_once=1, kl_warmup=0.5),
+        Batches(512, accumulate=8 if photos else 4, augment=RandomView(4 if photos else 2, flip=photos)),
+        Optimizer(rate, partial(grouped_muon, rate), clip=1.0, ema=0.998),
     )
-    return Preset(lambda key: net(key=key), Categorical(), training)
+    return Preset(lambda key: net(key=key), Categorical(), training, members=size[1])
 
 
 def _compute() -> Compute:
@@ -121,23 +152,24 @@ def _compute() -> Compute:
     return "float32" if platform() == "cpu" else "bfloat16"
 
 
-def small(data: DataSet, infer_w0: bool) -> Preset:
+def small(name: str, data: DataSet, infer_w0: bool) -> Preset:
     """Our nets for small images, such as 8 by 8 pixels, which a CPU trains within minutes."""
     shape, looks = pixel_statistics(data)
+    size = SMALL[name]
     net = partial(
-        our_net, shape, len(data.classes or ()), channels=(16, 32), gain=4.0, prior=OU(sigma=0.2),
-        infer_w0_of=(1,) if infer_w0 else (), solver=FixedGrid(4, unroll=1, at_once=16), compute="float32", **looks,
+        our_net, shape, len(data.classes or ()), channels=size.channels, blocks=1, infer_w0_of=(1,) if infer_w0 else (),
+        solver=FixedGrid(4, unroll=1, at_once=16), views=RandomView(1, padding="fill"), compute="float32", **looks,
     )  # fmt: skip
     training = Recipe(
-        40,
+        size.epochs,
         Objective(draws=1, draws_at_once=1, kl_warmup=0.5 if infer_w0 else 0.0),
         Batches(64, augment=RandomView(1, padding="fill")),
-        Optimizer(1e-2, partial(grouped_adam, 1e-2), clip=1.0, ema=0.99),
+        Optimizer(2e-2, partial(grouped_muon, 2e-2), clip=1.0, ema=0.99),
     )
-    return Preset(lambda key: net(key=key), Categorical(), training)
+    return Preset(lambda key: net(key=key), Categorical(), training, members=size.members)
 
 
-def table(data: DataSet, infer_w0: bool) -> Preset:
+def table(name: str, data: DataSet, infer_w0: bool) -> Preset:
     """Our net for vectors: ``SDEBNN.mlp`` with inputs and targets standardised inside."""
     x, y = (np.asarray(part[evenly_spaced_rows(len(part))], dtype=float) for part in data.train)
     if x.ndim != 2:
@@ -157,7 +189,9 @@ def table(data: DataSet, infer_w0: bool) -> Preset:
     batch = min(256, len(x))
     epochs = max(10, 20_000 * batch // (4 * len(data.train.x)))
     training = Recipe(epochs, Objective(), Batches(batch), Optimizer(1e-2, clip=100.0, ema=0.998))
-    return Preset(net, likelihood, training, draws_at_once=16)
+    return Preset(
+        net, likelihood, training, draws_at_once=16, members=MEMBERS_OF_TABLES[name], in_turn=False
+    )  # fmt: skip
 
 
 class Affine(eqx.Module):

@@ -2,7 +2,8 @@
 
 RUN/run.json            the settings, from which the data and the net are made again
 RUN/metrics.jsonl       the training log             RUN/checkpoints/       the state of training
-RUN/result.json         the scores of the trained model on the test part
+RUN/member-1/ ...       the same of the other members of a mixture
+RUN/result.json         the scores of the trained model on the test part, and its bound on the training part
 """
 
 import json
@@ -16,12 +17,12 @@ import jax
 import numpy as np
 
 from sdebnn.checks import check_choice, check_count, check_positive, shown
-from sdebnn.contract import AbstractModel
-from sdebnn.data import DataSet, check_part, evenly_spaced_rows, held_out, load
+from sdebnn.contract import AbstractModel, parameter_count
+from sdebnn.data import DataSet, Part, check_part, evenly_spaced_rows, held_out, load
 from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.models import SDEBNN, blocks
+from sdebnn.models import SDEBNN, Ensemble, blocks
 from sdebnn.predict import evaluate
 from sdebnn.presets import PRESETS, Preset, preset
 from sdebnn.records import (
@@ -37,10 +38,23 @@ from sdebnn.records import (
     record_bytes,
     whole,
 )
-from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_answer, saved_seconds
+from sdebnn.train import (
+    Batches,
+    Checkpoints,
+    RunFolder,
+    Validation,
+    fit,
+    member_folder,
+    member_key,
+    saved_answer,
+    saved_seconds,
+    saved_steps,
+)
 
-KIND = "run of sdebnn, version 3"
+KIND = "run of sdebnn, version 4"
 SEEDS = 2**32
+DRAWS = 16  # of each member, to score it
+BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
 SHAPE = Rule("a list of sizes", lambda value: isinstance(value, list) and all(map(whole(1).holds, value)))
 RULES: Rules = {
     "data": TEXT,
@@ -51,6 +65,7 @@ RULES: Rules = {
     "kl_weight": number(0.0),
     "validation": number(0.0),
     "patience": or_none(whole(1)),
+    "members": or_none(whole(1)),
     "fingerprint": TEXT,
     "shape": SHAPE,
 }
@@ -67,6 +82,7 @@ class Settings(NamedTuple):
     kl_weight: float = 1.0
     validation: float = 0.1
     patience: int | None = None
+    members: int | None = None  # None: as many as the preset has
 
     def check(self) -> None:
         """Refuse values that are not allowed."""
@@ -80,18 +96,29 @@ class Settings(NamedTuple):
             )
         if self.epochs is not None:
             check_count("epochs", self.epochs)
-        if self.patience is not None:
-            check_count("patience", self.patience)
+        for name in ("patience", "members"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_positive("kl_weight", self.kl_weight, or_zero=True)
 
 
 class Run(NamedTuple):
-    """The data, the untrained net and its preset, made from settings."""
+    """The data, the untrained nets, one for each member, and their preset, made from settings."""
 
     settings: Settings
     data: DataSet
     preset: Preset
-    model: SDEBNN
+    nets: tuple[SDEBNN, ...]
+
+    @property
+    def model(self) -> SDEBNN | Ensemble:
+        """The net, or a mixture of the nets."""
+        return self.nets[0] if len(self.nets) == 1 else Ensemble(self.nets)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether there are several nets, and they are trained one after the other."""
+        return len(self.nets) > 1 and self.preset.in_turn
 
     @property
     def key(self) -> jax.Array:
@@ -104,7 +131,9 @@ def make(settings: Settings) -> Run:
     settings.check()
     data = load(settings.data, seed=settings.seed)
     row = preset(settings.preset, data, infer_w0=settings.infer_w0)
-    return Run(settings, data, row, row.net(jax.random.fold_in(jax.random.key(settings.seed), 0)))
+    key = jax.random.fold_in(jax.random.key(settings.seed), 0)
+    members = row.members if settings.members is None else settings.members
+    return Run(settings, data, row, tuple(row.net(member_key(key, number)) for number in range(members)))
 
 
 def train(
@@ -112,7 +141,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    draws: int = 16,
+    draws: int | None = None,
     monitor: int | None = None,
     save_every: float = 60.0,
     memory_limit: int = 2**31,
@@ -120,7 +149,8 @@ def train(
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train a run in a folder, or resume it, and score the trained model on the test part."""
-    check_count("draws", draws)
+    if draws is not None:
+        check_count("draws", draws)
     settings.check()
     with RunFolder(out, tensorboard=tensorboard) as place:  # locks the folder before anything in it is read
         known = _known(settings, place, resume)
@@ -144,19 +174,21 @@ def train(
             facts = {"fingerprint": _fingerprint(run.data), "shape": list(run.data.train.x.shape[1:])}
             place.write("run.json", record_bytes(KIND, {**settings._asdict(), **facts}))
         fitted = fit(
-            run.model, run.preset.likelihood, part.x, part.y,
+            list(run.nets) if run.in_turn else run.model, run.preset.likelihood, part.x, part.y,
             key=run.key, validation=validation, checkpoints=Checkpoints(place, resume, save_every), progress=progress,
             **recipe._replace(objective=objective, batches=batches).options(),
         )  # fmt: skip
-        seconds = saved_seconds(out)
+        draws = draws or DRAWS * len(run.nets)
         result = {
             **score(run, fitted.model, fitted.likelihood, draws),
+            "elbo": _bound(run, fitted.model, fitted.likelihood, part),
             "settings": settings._asdict(),
             "draws": draws,
+            "members": len(run.nets),
             "examples": len(part.x),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(fitted.model, eqx.is_inexact_array))),
-            "random_weights": sum(block.weights.size for block in blocks(fitted.model)),
-            "fit_seconds": seconds,
+            "parameters": parameter_count(fitted.model),
+            "random_weights": sum(block.weights.size for net in run.nets for block in blocks(net)),
+            "fit_seconds": round(sum(map(saved_seconds, _folders(run, out))), 2),
             "device": jax.devices()[0].device_kind,
             "versions": {"jax": jax.__version__, "python": platform.python_version()},
         }
@@ -172,26 +204,47 @@ def _fitting(batches: Batches, examples: int) -> Batches:
     return replace(batches, size=size, accumulate=accumulate)
 
 
+def _folders(run: Run, out: Path) -> list[Path]:
+    """The folders with the checkpoints of a run."""
+    return [member_folder(out, number) for number in range(len(run.nets) if run.in_turn else 1)]
+
+
+def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part: Part) -> float:
+    """The ELBO on the training part in nats, from some of its rows. That of a mixture is the mean over its members."""
+    rows = evenly_spaced_rows(len(part.x), BOUND_ROWS)
+    scores = evaluate(
+        model, likelihood, part.x[rows], part.y[rows], draws=BOUND_DRAWS * len(run.nets),
+        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.preset.draws_at_once,
+    )  # fmt: skip
+    return len(part.x) * scores["log_likelihood"] - scores["kl"]
+
+
 def score(
-    run: Run, model: AbstractModel, likelihood: AbstractLikelihood, draws: int, steps: int | None = None
+    run: Run, model: AbstractModel, likelihood: AbstractLikelihood, draws: int | None, steps: int | None = None
 ) -> dict[str, float]:
     """The scores of a trained model on the test part. The draws depend only on the run's seed."""
+    draws = draws or DRAWS * len(run.nets)
     return evaluate(
         model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
         draws_at_once=run.preset.draws_at_once, steps=steps,
     )  # fmt: skip
 
 
-def open_run(out: Path, *, best: bool = False) -> tuple[Run, SDEBNN, AbstractLikelihood]:
+def open_run(out: Path, *, best: bool = False) -> tuple[Run, SDEBNN | Ensemble, AbstractLikelihood]:
     """A run that was trained, at least in part, with the model and the likelihood of its last checkpoint.
 
-    With ``best``, they are those with the best validation score so far.
+    With ``best``, they are those with the best validation score so far. Members of which there is no checkpoint yet are
+    left out.
     """
     run = make(read_settings(out))
     _check_same_data(run.data, out)
-    parameters, rest = eqx.partition((run.model, run.preset.likelihood), eqx.is_inexact_array)
-    model, likelihood = eqx.combine(saved_answer(out, parameters, best=best), rest)
-    return run, model, likelihood
+    trained = [folder for folder in _folders(run, out) if folder == out or saved_steps(folder)]
+    pairs = []
+    for folder, model in zip(trained, run.nets if run.in_turn else (run.model,), strict=False):
+        parameters, rest = eqx.partition((model, run.preset.likelihood), eqx.is_inexact_array)
+        pairs.append(eqx.combine(saved_answer(folder, parameters, best=best), rest))
+    models, likelihoods = zip(*pairs, strict=True)
+    return run, models[0] if len(models) == 1 else Ensemble(models), likelihoods[0]
 
 
 def read_settings(out: Path) -> Settings:

@@ -21,7 +21,6 @@ from sdebnn import (
     refined,
 )
 from sdebnn.baselines import (
-    Ensemble,
     Hypernet,
     HyperODEBlock,
     LastLayerLaplace,
@@ -33,7 +32,7 @@ from sdebnn.baselines import (
     bbvi,
 )
 from sdebnn.integrate import Adaptive
-from sdebnn.nn import Augment, MeanField, ODEBlock, TimeMLP
+from sdebnn.nn import Augment, Ensemble, MeanField, ODEBlock, TimeMLP
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 TOO_LONG = 1_000_000  # epochs: a fit that is not refused before training would not end

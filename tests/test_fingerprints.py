@@ -12,7 +12,7 @@ import pytest
 from sdebnn import OU, SDEBNN, Adaptive, FixedGrid, Gaussian, Laplace, Normal, Point, StudentT
 from sdebnn.data import RandomView, SelectedRows
 from sdebnn.fingerprints import described, difference, digest, kept_digest
-from sdebnn.train import grouped_adam
+from sdebnn.train import grouped_muon
 
 
 def net(seed=0, **how):
@@ -53,7 +53,7 @@ PAIRS = {  # what is another training, and where that is seen
         optax.adam(optax.cosine_decay_schedule(1e-3, 20)),
         "decay_steps",
     ),
-    "our optimiser": (grouped_adam(1e-3, 100), grouped_adam(2e-3, 100), "end_value"),
+    "our optimiser": (grouped_muon(1e-3, 100), grouped_muon(2e-3, 100), "end_value"),
     "chained": (
         optax.chain(optax.clip(1.0), SGD),
         optax.chain(optax.clip(2.0), SGD),
@@ -77,7 +77,7 @@ def test_each_change_is_found_at_its_path(name):
 def test_equal_objects_have_equal_descriptions_whatever_their_parameters():
     assert difference(described(net(seed=0)), described(net(seed=1))) is None
     assert difference(described(optax.adam(1e-3)), described(optax.adam(1e-3))) is None
-    assert difference(described(grouped_adam(1e-2, 9)), described(grouped_adam(1e-2, 9))) is None
+    assert difference(described(grouped_muon(1e-2, 9)), described(grouped_muon(1e-2, 9))) is None
     assert difference(described(Gaussian(0.1, learn=True)), described(Gaussian(0.3, learn=True))) is None
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from small_models import KEY, QUIET, arrays, guided_net
 
-from sdebnn import Categorical, Cauchy, FixedGrid, Gaussian, Laplace, StudentT, fit, predict
-from sdebnn.baselines import Ensemble
+from sdebnn import Categorical, Cauchy, Ensemble, FixedGrid, Gaussian, Laplace, StudentT, fit, predict
 from sdebnn.integrate.guide import SPEED
 from sdebnn.likelihoods import Weighted
 from sdebnn.models.placing import spread_out, summarised

@@ -30,7 +30,7 @@ from sdebnn.models import blocks
 from sdebnn.nn import MeanField, ODEBlock, SDEBlock, TimeConv, TimeMLP
 from sdebnn.presets import preset
 from sdebnn.processes import Independent
-from sdebnn.train import grouped_adam, stacks
+from sdebnn.train import grouped_muon, stacks
 
 KEY = jax.random.key(0)
 IMAGES = jax.random.randint(KEY, (3, 8, 8, 1), 0, 256, jnp.int32)
@@ -135,7 +135,9 @@ def test_a_mean_field_head_is_random_and_charged_for():
 
 def test_our_net_infers_the_convolutions_asked_for_and_leaves_the_rest_points():
     for inferred, kinds in (((), None), ((1,), [Point, Point, Normal, Normal]), ((0, 1), [Normal] * 4)):
-        net = our_net((8, 8, 1), 4, channels=(8,), infer_w0_of=inferred, solver=GRID, compute="float32", key=KEY)
+        net = our_net(
+            (8, 8, 1), 4, channels=(8,), blocks=1, infer_w0_of=inferred, solver=GRID, compute="float32", key=KEY
+        )
         (block,) = blocks(net)
         if kinds is None:
             assert isinstance(block.initial, Point)
@@ -148,7 +150,7 @@ def test_our_net_infers_the_convolutions_asked_for_and_leaves_the_rest_points():
 
 
 def test_our_fields_start_at_rest_and_scale_as_they_say():
-    (block,) = blocks(our_net((8, 8, 3), 4, channels=(8,), gain=5.0, solver=GRID, compute="float32", key=KEY))
+    (block,) = blocks(our_net((8, 8, 3), 4, channels=(8,), blocks=1, gain=5.0, compute="float32", key=KEY))
     np.testing.assert_allclose(block.weights.scales, [np.sqrt(2) / np.sqrt(72), 0.1, 5 / np.sqrt(72), 0.1], rtol=1e-6)
     w0 = np.asarray(block.initial.value)
     first = 9 * 8 * 8
@@ -226,7 +228,7 @@ def test_every_preset_infers_w0_if_and_only_if_told():
 def test_our_optimiser_moves_each_kind_of_array_at_its_own_rate():
     model = {"field": TimeMLP(1, (2,), key=KEY), "kernel": jnp.zeros(3)}
     parameters = eqx.filter((model, Point(jnp.zeros(4)), Normal(jnp.zeros(4))), eqx.is_inexact_array)
-    optimizer = grouped_adam(1e-2, 2000)
+    optimizer = grouped_muon(1e-2, 2000)
     state = optimizer.init(parameters)
     gradient = jax.tree.map(jnp.ones_like, parameters)
     for _ in range(300):  # past the warm-up
@@ -265,7 +267,7 @@ def test_our_optimiser_is_that_of_optax_array_by_array(monkeypatch, size):
     net = our_net((8, 8, 1), 3, channels=(4,), drift=(1, 4, 1), infer_w0_of=(1,), compute="float32", key=KEY)
     start = eqx.filter(net, eqx.is_inexact_array)
     ends = []
-    for optimizer in (grouped_adam(1e-2, 20), by_optax(1e-2, 20)):
+    for optimizer in (grouped_muon(1e-2, 20, orthogonal=False), by_optax(1e-2, 20)):
         now, state = start, optimizer.init(start)
         update = jax.jit(optimizer.update)
         for step in range(4):

@@ -60,7 +60,9 @@ def test_evaluation_of_a_classifier_scores_the_averaged_probabilities(model, x):
     probs = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)).mean(0)
     assert scores["nll"] == pytest.approx(-np.log(probs[np.arange(25), labels]).mean(), rel=1e-3)
     assert scores["accuracy"] == pytest.approx((probs.argmax(-1) == np.asarray(labels)).mean())
-    assert set(scores) == {"nll", "kl", "evaluations", "accuracy", "ece", "brier"}
+    each = logits[:, np.arange(25), labels] - np.log(np.exp(logits).sum(-1))  # of every draw
+    assert scores["log_likelihood"] == pytest.approx(each.mean(), rel=1e-4)
+    assert set(scores) == {"nll", "log_likelihood", "kl", "evaluations", "accuracy", "ece", "brier"}
 
 
 def test_evaluation_of_a_regression_scores_the_mixture_over_draws(model, x):

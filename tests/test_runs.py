@@ -113,7 +113,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
     for arguments, words in (
         (("train", "--data", "nonsense", "--out", new), "choose one of"),
         (("train", "--data", "mnist", "--out", new), "sdebnn data get mnist"),
-        (("train", "--data", "moons", "--preset", "best", "--out", new), "'ours', 'paper'"),
+        (("train", "--data", "moons", "--preset", "worst", "--out", new), "'best', 'paper'"),
         (("train", "--data", "moons", "--preset", "paper", "--out", new), "is for images"),
         (("train", "--data", "moons", "--epochs", "0", "--out", new), "epochs=0"),
         (("train", "--data", "moons", "--validation", "2", "--out", new), "validation=2.0"),

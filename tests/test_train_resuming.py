@@ -23,7 +23,7 @@ import pytest
 from sdebnn import Gaussian, Laplace
 from sdebnn.files import FolderLock
 from sdebnn.records import parse, write_record
-from sdebnn.train import RunFolder, grouped_adam, running, saved_steps
+from sdebnn.train import RunFolder, grouped_muon, running, saved_steps
 from sdebnn.train.checkpoints import CHECKPOINT_KIND
 
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_an_older_format_is_refused_in_one_line(memory):
 
 OPTIMIZERS = {  # by the prefixes of the arrays that look like the parameters
     "default": (None, ("optimizer.0.mu", "optimizer.0.nu")),
-    "preset": (lambda steps: grouped_adam(1e-2, steps), ("optimizer.0.mu", "optimizer.0.nu")),
+    "preset": (lambda steps: grouped_muon(1e-2, steps), ("optimizer.0.mu", "optimizer.0.nu")),
     "user": (optax.sgd(1e-2, momentum=0.9), ("optimizer.0.trace",)),
 }
 

@@ -3,7 +3,6 @@
 from sdebnn.baselines.backprop import ScaleMixture, bayes_by_backprop
 from sdebnn.baselines.bbvi import bbvi
 from sdebnn.baselines.dropout import MCDropout
-from sdebnn.baselines.ensemble import Ensemble
 from sdebnn.baselines.gp import GP
 from sdebnn.baselines.hmc import HMC, Diagnostics
 from sdebnn.baselines.hypernet import Hypernet
@@ -17,7 +16,6 @@ __all__ = [
     "GP",
     "HMC",
     "Diagnostics",
-    "Ensemble",
     "HyperODEBlock",
     "Hypernet",
     "LastLayerLaplace",

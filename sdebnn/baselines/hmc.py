@@ -16,12 +16,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
-from sdebnn.baselines.ensemble import index_of, keys_in_turn
 from sdebnn.checks import check_count, check_positive, plain_number
 from sdebnn.contract import AbstractModel, Data, LayerLine, draw_keys, parameter_count
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.models import Frozen, MeanField, WeightFunction, as_model, check_deterministic
+from sdebnn.models import (
+    Frozen,
+    MeanField,
+    WeightFunction,
+    as_model,
+    check_deterministic,
+    index_of,
+    keys_in_turn,
+)
 from sdebnn.processes import Normal, Weights
 from sdebnn.programs import compiled
 

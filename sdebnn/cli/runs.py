@@ -15,7 +15,7 @@ from sdebnn.files import save_array
 from sdebnn.predict import predict as draws_of
 from sdebnn.presets import Affine
 
-Draws = Annotated[int, typer.Option(help="Posterior draws to average over.")]
+Draws = Annotated[int | None, typer.Option(help="Posterior draws to average over; 16 of each member by default.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.")]
 BestOption = Annotated[bool, typer.Option("--best", help="Use the parameters with the best validation score.")]
@@ -24,7 +24,8 @@ BestOption = Annotated[bool, typer.Option("--best", help="Use the parameters wit
 def train(
     data: Annotated[str, typer.Option(help="A data set (see sdebnn data list), a folder of .npy files, a .csv file.")],
     out: Annotated[Path, typer.Option(help="The folder of the run.")],
-    preset: Annotated[str, typer.Option(help="ours or paper.")] = "ours",
+    preset: Annotated[str, typer.Option(help="ours, fast, best or paper.")] = "ours",
+    members: Annotated[int | None, typer.Option(help="Nets in the mixture, instead of the preset's number.")] = None,
     infer_w0: Annotated[bool, typer.Option("--infer-w0", help="Infer w_0; otherwise it is a point.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run from its last checkpoint, if any.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the preset's number.")] = None,
@@ -32,7 +33,7 @@ def train(
     validation: Annotated[float, typer.Option(help="Share of the training part to validate on; 0 for none.")] = 0.1,
     patience: Annotated[int | None, typer.Option(help="Stop after this many validations without a better NLL.")] = None,
     monitor: Annotated[int | None, typer.Option(help="Epochs between measurements of STL's gradient noise.")] = None,
-    draws: Draws = 16,
+    draws: Draws = None,
     seed: Annotated[int, typer.Option(help="Seed of the net, the split, the order and the draws.")] = 0,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     memory_limit: Annotated[int, typer.Option(help="MiB of data on the device; larger data are streamed.")] = 2048,
@@ -42,7 +43,7 @@ def train(
     """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later."""
     if find(data) is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be opened from any folder
-    settings = runs.Settings(data, preset, infer_w0, seed, epochs, kl_weight, validation, patience)
+    settings = runs.Settings(data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members)
     if memory_limit < 1:
         raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")
     with plain_warnings():
@@ -55,7 +56,7 @@ def train(
 
 def evaluate(
     run: RunArgument,
-    draws: Draws = 16,
+    draws: Draws = None,
     steps: Annotated[int | None, typer.Option(help="Solver steps, instead of those of the training.")] = None,
     best: BestOption = False,
     as_json: Json = False,
@@ -64,7 +65,7 @@ def evaluate(
     made, model, likelihood = runs.open_run(run, best=best)
     with plain_warnings():
         scores = runs.score(made, model, likelihood, draws, steps)
-    _print_result({**scores, "draws": draws}, as_json)
+    _print_result({**scores, "draws": draws or runs.DRAWS * len(made.nets)}, as_json)
 
 
 def predict(
@@ -72,7 +73,7 @@ def predict(
     inputs: Annotated[Path, typer.Argument(help="A .npy file of examples like those of the training data.")],
     out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
-    draws: Draws = 16,
+    draws: Draws = None,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     best: BestOption = False,
 ) -> None:
@@ -87,9 +88,10 @@ def predict(
         raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
     x = x if x.dtype == np.uint8 else np.asarray(x, np.float32)
     with plain_warnings():
-        first = getattr(made.model.layers[0], "module", None)
+        first = getattr(made.nets[0].layers[0], "module", None)
         if isinstance(first, Affine):
             first.training_inputs().warn_if_unlike(x)
+        draws = draws or runs.DRAWS * len(made.nets)
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     table, columns = likelihood.summary(samples)
     save_array(out, table)

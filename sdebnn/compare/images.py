@@ -16,7 +16,6 @@ from jaxtyping import PRNGKeyArray
 
 from sdebnn.baselines import (
     HMC,
-    Ensemble,
     Hypernet,
     LastLayerLaplace,
     MCDropout,
@@ -29,7 +28,7 @@ from sdebnn.contract import AbstractModel
 from sdebnn.convolutions import Pixels, TimeConv
 from sdebnn.data import DataSet, pixel_statistics
 from sdebnn.integrate import FixedGrid
-from sdebnn.models import SDEBNN, Deterministic, MeanField
+from sdebnn.models import SDEBNN, Deterministic, Ensemble, MeanField
 from sdebnn.nets import euler, paper_net
 from sdebnn.processes import Normal, Point
 from sdebnn.train import Batches, Objective, Optimizer, Recipe

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sdebnn.baselines import (
     GP,
     HMC,
-    Ensemble,
     Hypernet,
     LastLayerLaplace,
     MCDropout,
@@ -25,7 +24,7 @@ from sdebnn.compare.rows import Blocks, Row, random_depth
 from sdebnn.contract import AbstractModel
 from sdebnn.fields import TimeMLP
 from sdebnn.integrate import FixedGrid
-from sdebnn.models import SDEBNN, MeanField
+from sdebnn.models import SDEBNN, Ensemble, MeanField
 from sdebnn.processes import Normal
 from sdebnn.train import Batches, Objective, Optimizer, Recipe
 

@@ -10,5 +10,17 @@ from sdebnn.convolutions.layers import (
 )
 from sdebnn.convolutions.norms import GroupNorm
 from sdebnn.convolutions.operations import squeeze, unsqueeze
+from sdebnn.convolutions.residual import ResidualConv
 
-__all__ = ["Compute", "Conv", "GroupNorm", "Pixels", "TimeConv", "TimeConvLayer", "pooled", "squeeze", "unsqueeze"]
+__all__ = [
+    "Compute",
+    "Conv",
+    "GroupNorm",
+    "Pixels",
+    "ResidualConv",
+    "TimeConv",
+    "TimeConvLayer",
+    "pooled",
+    "squeeze",
+    "unsqueeze",
+]

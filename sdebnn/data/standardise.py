@@ -89,6 +89,6 @@ def pixel_statistics(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tup
     return (height, width, channels), {"mean": mean, "std": tuple(value or 1.0 for value in std)}
 
 
-def evenly_spaced_rows(examples: int) -> np.ndarray:
-    """Indices of the rows from which statistics are computed: all of them, or 10,000 evenly spaced ones."""
-    return np.linspace(0, examples - 1, min(examples, ROWS_FOR_STATISTICS)).astype(int)
+def evenly_spaced_rows(examples: int, most: int = ROWS_FOR_STATISTICS) -> np.ndarray:
+    """Indices of the rows from which statistics are computed: all of them, or ``most`` evenly spaced ones."""
+    return np.linspace(0, examples - 1, min(examples, most)).astype(int)

@@ -26,7 +26,6 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sdebnn.baselines import Ensemble
 from sdebnn.calibration import Calibration, HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
 from sdebnn.contract import AbstractModel
@@ -36,6 +35,7 @@ from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
 from sdebnn.likelihoods import AbstractLikelihood, Weighted
+from sdebnn.models import Ensemble
 from sdebnn.predict import predict
 from sdebnn.records import named, put_back
 from sdebnn.train import Batches, Fit, Objective, Optimizer, Validation, fit

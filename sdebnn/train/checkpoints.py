@@ -194,6 +194,11 @@ class RunFolder:
         return _pair(self.path, step)
 
 
+def member_folder(path: Path, number: int) -> Path:
+    """The folder of one of several models that were trained one after the other; that of the first is the run's."""
+    return path / f"member-{number}" if number else path
+
+
 def saved_steps(path: Path) -> list[int]:
     """The steps of the complete checkpoints in a run's folder, in order."""
     names = [file.stem.removeprefix("step-") for file in (Path(path) / "checkpoints").glob("step-*.json")]

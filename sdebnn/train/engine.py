@@ -6,7 +6,9 @@ checkpoint and reaches the same parameters, bit for bit, as an uninterrupted run
 
 import contextlib
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,12 +20,14 @@ from sdebnn.contract import AbstractModel, Data, as_data, check_likelihood, chec
 from sdebnn.data import Inputs
 from sdebnn.fingerprints import described
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.models import Ensemble
 from sdebnn.train.batches import batch_source
+from sdebnn.train.checkpoints import member_folder
 from sdebnn.train.collapse import default_warmup, infers_start, warn_if_collapsed
 from sdebnn.train.loop import Job
 from sdebnn.train.optimizers import optimizer_of
 from sdebnn.train.options import Batches, Checkpoints, Objective, Optimizer, Validation
-from sdebnn.train.progress import Display
+from sdebnn.train.progress import Display, say
 from sdebnn.train.running import RunSpec, TrainingRun
 
 # Steps in one call if each takes all examples: enough to outweigh the overhead of a call, and the bar still moves.
@@ -32,7 +36,10 @@ MAX_HISTORY_STEPS = 50_000_000  # the history of all steps is kept in memory
 
 
 class Fit(NamedTuple):
-    """The result of ``fit``: the trained pair, and the terms of ``Elbo`` at each step (NaN for steps not run)."""
+    """The result of ``fit``: the trained pair, and the terms of ``Elbo`` at each step (NaN for steps not run).
+
+    If a list of models was trained, the history has an axis of members in front.
+    """
 
     model: AbstractModel
     likelihood: AbstractLikelihood
@@ -40,7 +47,7 @@ class Fit(NamedTuple):
 
 
 def fit(
-    model: AbstractModel,
+    model: AbstractModel | Sequence[AbstractModel],
     likelihood: AbstractLikelihood,
     x: Inputs,
     y: Inputs,
@@ -58,11 +65,15 @@ def fit(
 
         fitted = fit(model, Gaussian(0.1, learn=True), x, y, key=key)
         fitted = fit(net, Categorical(), images, labels, key=key, epochs=40, batches=Batches(128))
+        fitted = fit([net(key) for key in keys], Categorical(), images, labels, key=key, epochs=40)
 
     ``objective`` says how the ELBO is estimated and weighted, ``batches`` how the examples are divided into steps,
     ``optimizer`` how the parameters move. With ``validation``, held-out examples are scored on the way, and training
     can stop early. With ``checkpoints``, a run that is stopped or killed resumes as if nothing had happened. Each of
     these classes documents its options.
+
+    A list of models of one kind is trained one after the other, each with keys of its own, and becomes an ``Ensemble``:
+    a mixture of their posteriors, with the mean of their bounds as its bound.
 
     300 steps on all examples suit ``SDEBNN.mlp``, whose training starts near its posterior; other nets need more.
 
@@ -76,7 +87,14 @@ def fit(
     epochs = plain_number(epochs)
     check_count("epochs", epochs)
     _check_options(objective, batches, optimizer, validation, checkpoints)
-    check_trainable(check_model(model), check_likelihood(likelihood), has_validation=validation is not None)
+    if isinstance(model, Sequence):
+        options = {
+            "epochs": epochs, "objective": objective, "batches": batches, "optimizer": optimizer,
+            "validation": validation, "progress": progress,
+        }  # fmt: skip
+        return _fit_in_turn(Ensemble(model), likelihood, (x, y), key, checkpoints, options)
+    model = check_model(model)
+    check_trainable(model, check_likelihood(likelihood), has_validation=validation is not None)
     if objective.roughness_weight and not model.has_dynamics:
         raise ValueError(
             f"roughness_weight={objective.roughness_weight}: {type(model).__name__} has no dynamics to make smooth; "
@@ -99,13 +117,46 @@ def fit(
         source = batch_source(*data, key, batch_size=job.batch_size, steps_a_call=job.steps_a_call, memory_limit=limit)
         run = TrainingRun(spec, parameters, rest, key, source, folder, display)
         run.resume_if_saved(checkpoints is not None and checkpoints.resume, data)
-        model, likelihood = eqx.combine(run.train(), rest)
-        if infers_start(model):
+        trained: AbstractModel
+        trained, likelihood = eqx.combine(run.train(), rest)
+        if infers_start(trained):
             warn_if_collapsed(likelihood, run.history, data[1])
-        learned = model.after_training(
+        learned = trained.after_training(
             likelihood, data, validation=held_out, key=jax.random.fold_in(key, 0xC0D), say=display.say
         )
     return Fit(learned, likelihood, run.history)
+
+
+def _fit_in_turn(
+    models: Ensemble,
+    likelihood: AbstractLikelihood,
+    data: tuple[Any, Any],
+    key: PRNGKeyArray,
+    checkpoints: Checkpoints | None,
+    options: dict[str, Any],
+) -> Fit:
+    """Train the members one after the other. The checkpoints of the first are in the folder, the others' inside it."""
+    if jax.tree.leaves(eqx.filter(check_likelihood(likelihood), eqx.is_inexact_array)):
+        raise ValueError(
+            f"{type(likelihood).__name__} has parameters, and each model of a list would learn its own: train them "
+            "together, as Ensemble(models)."
+        )
+    fitted: list[Fit] = []
+    for number in range(models.size):
+        own = checkpoints
+        if checkpoints is not None and number:
+            own = replace(checkpoints, folder=member_folder(checkpoints.path, number))
+        say(f"Member {number + 1} of {models.size}", show=options["progress"])
+        fitted.append(
+            fit(models.member(number), likelihood, *data, key=member_key(key, number), checkpoints=own, **options)
+        )
+    history = {name: np.stack([each.history[name] for each in fitted]) for name in fitted[0].history}
+    return Fit(Ensemble([each.model for each in fitted]), fitted[0].likelihood, history)
+
+
+def member_key(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
+    """The key of one member of several: for the first the key itself, so that it is trained as if it were alone."""
+    return jax.random.fold_in(key, number) if number else key
 
 
 def _check_options(*options: object) -> None:

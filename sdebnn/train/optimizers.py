@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 from sdebnn.checks import shown
+from sdebnn.train.muon import orthogonalised
 from sdebnn.train.stacks import by_row, by_stacks
 
 UpdateRule = optax.GradientTransformation | Callable[[int], optax.GradientTransformation]
@@ -43,11 +44,14 @@ def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.Grad
     return optax.chain(by_stacks(lambda _: optax.clip_by_global_norm(norm)), optimizer)
 
 
-def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
-    """Adam for standardised weights, with warm-up, cosine decay and weight decay.
+def grouped_muon(rate: float, steps: int, *, orthogonal: bool = True) -> optax.GradientTransformation:
+    """Muon for the kernels of convolutions, Adam for the rest, with warm-up, cosine decay and weight decay.
 
-    The root mean square of the update of an array never exceeds the learning rate. Arrays that are not standardised
-    (drifts, biases, norms) have a tenth of the rate, and the standard deviation of w_0 has half of it.
+    Muon (Jordan and others, 2024) moves a matrix along the orthogonal matrix that is nearest to its momentum: along all
+    directions equally far. Here all updates are in units of standardised weights: those of a kernel have a root mean
+    square of the learning rate, and those of Adam never exceed it. Arrays that are not standardised (drifts, biases,
+    norms) have a tenth of the rate, and the standard deviation of w_0 has half of it. ``orthogonal=False`` is Adam for
+    all arrays.
     """
     warmup = min(200, max(1, steps // 10))
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, warmup, max(steps, warmup + 1))
@@ -62,12 +66,12 @@ def grouped_adam(rate: float, steps: int) -> optax.GradientTransformation:
             return jnp.asarray(share, rows.dtype) * moved
 
         return optax.chain(
-            optax.scale_by_adam(b1=0.9, b2=0.99),
             optax.stateless(lambda updates, now: jax.tree.map(bounded, updates, now, decays, shares)),
             optax.scale_by_learning_rate(schedule),
         )
 
-    return by_stacks(make)
+    adam = by_stacks(lambda _: optax.scale_by_adam(b1=0.9, b2=0.99))
+    return optax.chain(orthogonalised(adam) if orthogonal else adam, by_stacks(make))
 
 
 def constant_adam(rate: float, steps: int) -> optax.GradientTransformation:

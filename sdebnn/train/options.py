@@ -162,6 +162,11 @@ class Checkpoints(_Options):
         check_positive("every", self.every, or_zero=True)
         check_count("keep", self.keep)
 
+    @property
+    def path(self) -> Path:
+        """The folder's path."""
+        return self.folder.path if isinstance(self.folder, RunFolder) else Path(self.folder)
+
     def opened(self) -> AbstractContextManager[RunFolder]:
         """The folder, locked for this run. A ``RunFolder`` that is open already stays open afterwards."""
         if isinstance(self.folder, RunFolder):

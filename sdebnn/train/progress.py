@@ -30,6 +30,20 @@ class _Stream:
         return getattr(sys.stderr, name)
 
 
+def _console() -> Console:
+    stream: Any = _Stream()
+    console = Console(file=stream)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+def say(words: str, *, show: bool) -> None:
+    """Print a line on standard error, if wanted."""
+    if show:
+        _console().print(words, highlight=False)
+
+
 class _Line(ProgressColumn):
     """The bar, the time left and the numbers as one text, of which a narrow terminal cuts off only the end."""
 
@@ -46,10 +60,7 @@ class Display:
 
     def __init__(self, show: bool, total: int, kl_weight: float, kl_warmup: float, examples: int):
         self.show, self.total = show, total
-        stream: Any = _Stream()
-        self.console = Console(file=stream)
-        if not self.console.is_terminal:
-            self.console.width = 120
+        self.console = _console()
         self.about = _about(kl_weight, kl_warmup, examples)
         self.bar = Progress(_Line(Column(no_wrap=True)), console=self.console, disable=not show)
         self.task = self.bar.add_task("compiling", total=total)

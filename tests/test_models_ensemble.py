@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_models import GRID, KEY, QUIET, X, Y, arrays, members, over_keys
 
-from sdebnn import SDEBNN, Batches, Deterministic, Gaussian, Objective, Optimizer, fit, predict
-from sdebnn.baselines import Ensemble, Hypernet, TemperatureScaled
+from sdebnn import SDEBNN, Batches, Checkpoints, Deterministic, Ensemble, Gaussian, Objective, Optimizer, fit, predict
+from sdebnn.baselines import Hypernet, TemperatureScaled
 from sdebnn.nn import MeanField, ODEBlock, TimeMLP, draw_keys
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
@@ -56,3 +56,26 @@ def test_every_member_of_an_ensemble_has_the_same_weight_in_a_prediction(draws):
         outputs = np.asarray(predict(ensemble, X, draws=draws, draws_at_once=10, key=KEY), float)
         assert len(outputs) == 5 * -(-draws // 5)
         np.testing.assert_allclose(outputs.mean(0), each.mean(0), atol=1e-6)
+
+
+def test_a_list_is_trained_in_turn_and_its_first_member_as_if_it_were_alone(tmp_path):
+    how = {"epochs": 5, "objective": Objective(draws=1), "batches": Batches(4), "optimizer": Optimizer(1e-2), **QUIET}
+    nets = [Deterministic(member) for member in members()]
+    fitted = fit(nets, Gaussian(0.3), X, Y, checkpoints=Checkpoints(tmp_path), **how)
+    alone = fit(nets[0], Gaussian(0.3), X, Y, **how)
+    for ours, theirs in zip(arrays(fitted.model.member(0)), arrays(alone.model), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert fitted.model.size == len(nets)
+    assert fitted.history["elbo"].shape == (len(nets), len(alone.history["elbo"]))
+    assert sorted(path.name for path in tmp_path.glob("member-*")) == [f"member-{i}" for i in range(1, len(nets))]
+    again = fit(nets, Gaussian(0.3), X, Y, checkpoints=Checkpoints(tmp_path, resume=True), **how)
+    for ours, theirs in zip(arrays(again.model), arrays(fitted.model), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_models_that_would_learn_a_likelihood_each_are_refused_in_a_list():
+    nets = [Deterministic(member) for member in members()]
+    with pytest.raises(ValueError, match=r"Ensemble\(models\)"):
+        fit(nets, Gaussian(0.3, learn=True), X, Y, **QUIET)
+    with pytest.raises(ValueError, match="at least one"):
+        fit([], Gaussian(0.3), X, Y, **QUIET)

@@ -1,4 +1,9 @@
-"""Ensembles:   q(w) = 1/K Σ q_k(w),   K models of one kind that differ in their initial weights."""
+"""Mixtures:   q(w) = 1/K Σ q_k(w),   K posteriors of one kind that differ in their initial weights.
+
+The mixture is a posterior itself, and its KL is KL(q ‖ p) = 1/K Σ KL(q_k ‖ p) - I, where I is what a draw tells about
+its member, between 0 and log K nats. So its bound is at least the mean of the members' bounds, which is what is
+reported, and at most log K above it.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,16 +15,16 @@ from jaxtyping import Array, Int, Key, Num, PRNGKeyArray, PyTree
 from sdebnn.contract import AbstractModel, Data, LayerLine, parameter_count
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.models import as_model
+from sdebnn.models.sequence import as_model
 
 
 class Ensemble(AbstractModel):
     """K models of one kind. The member index is the key's last word modulo K.
 
     Every member has the same weight in a prediction: ``draws`` is rounded up to a multiple of K.
-    ``fit`` trains all members in one compiled program: at every step each member sees the batch, ``draws_at_once`` of
-    them in parallel, and with Adam moves as it would alone. If that needs too much memory, train the members one by one
-    and build the ensemble from the fitted models.
+    ``fit`` of an ensemble trains all members in one compiled program: at every step each member sees the batch,
+    ``draws_at_once`` of them in parallel, and with Adam moves as it would alone. This suits small nets. Nets that fill
+    a device are better trained one after the other: ``fit`` of a list of models does so, and returns an ensemble.
     """
 
     arrays: PyTree  # of all members; the first axis is the member
