@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from sdebnn import cli, runs
+from sdebnn import SDEBNN, cli, runs
 from sdebnn.data import home
+from sdebnn.train import engine
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("train", "--data", "moons", "--preset", "worst", "--out", new), "'best', 'paper'"),
         (("train", "--data", "moons", "--preset", "paper", "--out", new), "is for images"),
         (("train", "--data", "moons", "--epochs", "0", "--out", new), "epochs=0"),
+        (("train", "--data", "moons", "--members", "0", "--out", new), "members=0"),
         (("train", "--data", "moons", "--validation", "2", "--out", new), "validation=2.0"),
         (("train", "--data", "moons", "--epochs", "30", "--out", out), "holds a run already"),
         (("train", "--data", "moons", "--epochs", "31", "--out", out, "--resume"), "made with epochs=30"),
@@ -180,3 +182,52 @@ def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
     pixels = run.model.layers[0].module  # the mean and spread of MNIST that everyone quotes, from one row in six
     assert pixels.mean[0] == pytest.approx(0.1307, abs=2e-3)
     assert pixels.std[0] == pytest.approx(0.3081, abs=2e-3)
+
+
+def small_images(folder):
+    rng = np.random.default_rng(0)
+    y = np.arange(96) % 3
+    x = rng.integers(0, 60, (96, 8, 8, 1)).astype(np.uint8)
+    x[np.arange(96), 2 * y, 4] = 255  # the row of a bright pixel is the class
+    return own(folder, x, y)
+
+
+@pytest.mark.slow
+def test_a_mixture_that_was_stopped_in_its_second_member_resumes_to_the_same_result(tmp_path, monkeypatch):
+    settings = runs.Settings(str(small_images(tmp_path / "data")), epochs=2, members=2)
+    whole = runs.train(settings, tmp_path / "whole", progress=False)
+    calls = []
+
+    def stopped(*given, **how):
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given, **how)
+
+    real = engine.fit
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "fit", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            runs.train(settings, tmp_path / "run", progress=False)
+    _, model, _ = runs.open_run(tmp_path / "run")
+    assert isinstance(model, SDEBNN)  # the first member, which was finished
+    with pytest.raises(ValueError, match="--resume"):
+        runs.train(settings, tmp_path / "run", progress=False)
+    result = runs.train(settings, tmp_path / "run", resume=True, progress=False)
+    for name in ("nll", "accuracy", "kl", "elbo"):
+        assert result[name] == whole[name]
+    assert result["members"] == 2
+    assert result["draws"] == 32
+    run, mixture, likelihood = runs.open_run(tmp_path / "run")
+    assert mixture.size == 2
+    assert runs.score(run, mixture, likelihood, None)["nll"] == result["nll"]
+
+
+def test_members_of_a_table_are_trained_together(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40.0)[:, None]
+    settings = runs.Settings(str(own(tmp_path / "data", x, y)), epochs=1, members=2)
+    result = runs.train(settings, tmp_path / "run", progress=False)
+    assert result["members"] == 2
+    assert not list((tmp_path / "run").glob("member-*"))
+    _, mixture, _ = runs.open_run(tmp_path / "run")
+    assert mixture.size == 2
