@@ -18,7 +18,10 @@ from sdebnn.devices import platform as platform_in_use
 from sdebnn.files import contents
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
+from sdebnn.records import read_record
 from sdebnn.runs import make, read_settings
+from sdebnn.tables.kind import KIND as TABLE_KIND
+from sdebnn.tables.kind import is_table_run
 from sdebnn.train import saved_steps
 
 MAX_RESULT_BYTES = 2**24
@@ -79,6 +82,10 @@ def info(
             "data sets": ", ".join(CATALOGUE),
             "presets": ", ".join(PRESETS),
         }
+    elif is_table_run(run):
+        if layers:
+            raise ValueError(f"{run} is a run of a table, whose nets have no layers to show: leave out --layers.")
+        facts = {**read_record(run / "run.json", TABLE_KIND, {}), **_result(run / "result.json")}
     else:
         settings, steps = read_settings(run), saved_steps(run)
         result = run / "result.json"

@@ -1,6 +1,8 @@
 """``sdebnn train``, ``sdebnn evaluate`` and ``sdebnn predict``: train a model on a data set, and use it."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,9 @@ from sdebnn.data import find, formats
 from sdebnn.files import save_array
 from sdebnn.predict import predict as draws_of
 from sdebnn.presets import Affine
+from sdebnn.tables.kind import is_table_run
+
+TABLES = (".csv", ".tsv")
 
 Draws = Annotated[int | None, typer.Option(help="Posterior draws to average over; 16 of each member by default.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -24,6 +29,11 @@ BestOption = Annotated[bool, typer.Option("--best", help="Use the parameters wit
 def train(
     data: Annotated[str, typer.Option(help="A data set (see sdebnn data list), a folder of .npy files, a .csv file.")],
     out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    target: Annotated[
+        str | None, typer.Option(help="Of a .csv file: the column to predict; by default the last.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Of a .csv file: regression or classification.")] = None,
+    test: Annotated[float, typer.Option(help="Of a .csv file: the share of the rows to score the model on.")] = 0.1,
     preset: Annotated[str, typer.Option(help="ours, fast, best or paper.")] = "ours",
     members: Annotated[int | None, typer.Option(help="Nets in the mixture, instead of the preset's number.")] = None,
     infer_w0: Annotated[bool, typer.Option("--infer-w0", help="Infer w_0; otherwise it is a point.")] = False,
@@ -40,7 +50,21 @@ def train(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later."""
+    """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later.
+
+    A .csv file is a table, whose first line names the columns. It is learned by the estimators of sdebnn.
+    """
+    if Path(data).suffix in TABLES and find(data) is None:
+        others = {"--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
+                  "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
+                  "--tensorboard": tensorboard}  # fmt: skip
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"{name} is for nets of images and arrays, and {data} is a table: leave it out.")
+        _train_table(data, out, target, task, seed, test, members, kl_weight, resume, as_json)
+        return
+    if target is not None or task is not None:
+        raise ValueError(f"--target and --task are for tables, and {data} is no .csv file: leave them out.")
     if find(data) is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be opened from any folder
     settings = runs.Settings(data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members)
@@ -54,14 +78,47 @@ def train(
     _print_result(result, as_json)
 
 
+def _train_table(
+    data: str, out: Path, target: str | None, task: str | None, seed: int, test: float, members: int | None,
+    kl_weight: float, resume: bool, as_json: bool,
+) -> None:  # fmt: skip
+    tables = _tables()
+    settings = tables.TableSettings(str(Path(data).resolve()), target, task, seed, test, members or 5, kl_weight)
+    with plain_warnings():
+        result = tables.train_table(settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr))
+    _print_result(result, as_json)
+
+
+def _tables() -> Any:
+    """The runs of tables, which need scikit-learn."""
+    try:
+        return importlib.import_module("sdebnn.tables.runs")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("sklearn", "scipy"):
+            raise
+        raise ValueError("tables need scikit-learn: pip install 'sdebnn[sklearn]'.") from None
+
+
 def evaluate(
     run: RunArgument,
+    data: Annotated[
+        Path | None, typer.Option(help="Of a run of a table: a .csv file with the target's column.")
+    ] = None,
     draws: Draws = None,
     steps: Annotated[int | None, typer.Option(help="Solver steps, instead of those of the training.")] = None,
     best: BestOption = False,
     as_json: Json = False,
 ) -> None:
-    """Score a run's model on the test part of its data."""
+    """Score a run's model on the test part of its data, or on a table of your own."""
+    if is_table_run(run):
+        tables = _tables()
+        with plain_warnings():
+            model = tables.open_table(run)
+            scores = tables.result_of(run) if data is None else tables.scores_on(model, data)
+        _print_result(scores, as_json)
+        return
+    if data is not None:
+        raise ValueError(f"--data is for runs of tables, and {run} is none: leave it out.")
     made, model, likelihood = runs.open_run(run, best=best)
     with plain_warnings():
         scores = runs.score(made, model, likelihood, draws, steps)
@@ -70,15 +127,23 @@ def evaluate(
 
 def predict(
     run: RunArgument,
-    inputs: Annotated[Path, typer.Argument(help="A .npy file of examples like those of the training data.")],
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")] = Path("predictions.npy"),
+    inputs: Annotated[Path, typer.Argument(help="A .csv file, or a .npy file, of examples like the training data.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write: .csv, .npy or .parquet for tables.")] = None,
+    coverage: Annotated[float, typer.Option(help="Of tables: the chance that the interval contains a number.")] = 0.95,
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
     draws: Draws = None,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     best: BestOption = False,
 ) -> None:
-    """Predict with a run's model: class probabilities, or means and standard deviations, one row for each example."""
+    """Predict with a run's model: class probabilities, or means and standard deviations, one row for each example.
+
+    For a table, a row also has the parts of the uncertainty, an interval, and how unlike the training data it is.
+    """
     key_of(seed)
+    if is_table_run(run):
+        _predict_table(run, inputs, out or Path("predictions.csv"), force, coverage)
+        return
+    out = out or Path("predictions.npy")
     check_out(out, ".npy", force=force, inputs=(inputs,))
     x = formats.mapped(inputs)
     check_array(str(inputs), x, least_ndim=2)
@@ -96,6 +161,18 @@ def predict(
     table, columns = likelihood.summary(samples)
     save_array(out, table)
     print(f"{out}: {table.shape[0]} rows of {table.shape[1]}, {columns}.")
+
+
+def _predict_table(run: Path, inputs: Path, out: Path, force: bool, coverage: float) -> None:
+    tables = _tables()
+    tables.check_suffix(out)
+    check_out(out, out.suffix, force=force, inputs=(inputs,))
+    with plain_warnings():
+        model = tables.open_table(run)
+        columns = tables.forecast(model, tables.read_frame(inputs), where=inputs.name, coverage=coverage)
+    tables.write_columns(out, columns)
+    rows = len(next(iter(columns.values())))
+    print(f"{out}: {rows} rows of {', '.join(columns)}.")
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

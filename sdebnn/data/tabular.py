@@ -3,25 +3,17 @@
 Inputs are float32 "example feature", targets float32 "example 1"; nothing is rescaled.
 """
 
-import csv as comma
 import os
-import re
 from array import array
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
 from sdebnn.checks import check_choice, shown
+from sdebnn.data import text
 from sdebnn.data.dataset import DataSet, Part, held_out
 from sdebnn.data.entry import Request
 from sdebnn.data.formats import mapped
-from sdebnn.files import check_regular
-
-Lines = Iterator[tuple[int, list[str]]]  # line numbers and the cells of each line
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-NOT_IN_A_NUMBER = re.compile(r"[^0-9eE.+\- \t]")  # float() also accepts 1_000, non-ASCII digits and nan
 
 
 def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0.1, seed: int = 0) -> DataSet:
@@ -31,7 +23,7 @@ def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0
     are in plain decimal notation, such as -1.5 or 2e3. The share ``test`` of the rows is drawn with the seed.
     """
     path = Path(path)
-    names, table = _table(path, _cells)
+    names, table = text.parsed(path, text.cells, _parse)
     columns = table.shape[1]
     if isinstance(target, str):
         if names is None or names.count(target) != 1:
@@ -66,7 +58,7 @@ def uci(request: Request) -> tuple[Part, Part]:
     splits = len(list(root.glob("index_train_*.txt")))
     if int(split) >= splits:
         raise ValueError(f"split={split} does not exist: {root} has {splits}, numbered from 0.")
-    _, table = _table(root / "data.txt", _words)
+    _, table = text.parsed(root / "data.txt", text.words, _parse)
     rows, columns = table.shape
     features, target = (_index(root / f"index_{of}.txt", columns) for of in ("features", "target"))
     train, test = (_index(root / f"index_{of}_{int(split)}.txt", rows) for of in ("train", "test"))
@@ -117,81 +109,20 @@ def _check_saved(path: Path, value: np.ndarray, least_ndim: int) -> None:
         raise ValueError(f"{path} has shape {value.shape}: save at least one example, and at least {least_ndim} axes.")
 
 
-def _cells(stream: TextIO) -> Lines:
-    """The cells of each line that is not empty; the first line determines the separator."""
-    first = next((line for line in stream if line.strip()), "")
-    stream.seek(0)
-    separator = next((mark for mark in ",;\t" if mark in first), None)
-    if separator is None:
-        yield from _words(stream)
-        return
-    reader, line = comma.reader(stream, delimiter=separator, skipinitialspace=True), 1
-    try:
-        for cells in reader:
-            if any(map(str.strip, cells)):
-                yield line, cells
-            line = reader.line_num + 1  # a quoted cell may span several lines
-    except comma.Error as error:
-        words = str(error)
-        if "field limit" in words:
-            most = comma.field_size_limit()
-            words = f"has a cell of more than {most} characters: close its quotation mark, or shorten it"
-        raise _LineError(f"line {line} {words}") from None
-
-
-def _words(stream: TextIO) -> Lines:
-    """The cells of each line that is not empty, separated by spaces and tabs."""
-    for number, line in enumerate(stream, 1):
-        # A space that is not ASCII may be part of a number, as in 1\u202f000.
-        if words := line.split() if line.isascii() else re.split("[ \t]+", line.strip(" \t\r\n")):
-            yield number, words
-
-
-class _LineError(Exception):
-    """A line that cannot be split into cells."""
-
-
-def _table(path: Path, cells_of: Callable[[TextIO], Lines]) -> tuple[list[str] | None, np.ndarray]:
-    """The header of a text file, or None, and its numbers."""
-    try:
-        check_regular(path)
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            return _parse(path, cells_of(stream))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text: {_first_foreign_byte(path)}; save it as UTF-8.") from None
-    except _LineError as error:
-        raise ValueError(f"{path} {error}.") from None
-
-
-def _first_foreign_byte(path: Path) -> str:
-    """The place of the first byte that is not UTF-8. The decoder's own position is relative to its last chunk."""
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                return "it starts like UTF-16"
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return f"line {number}, byte {error.start + 1} is 0x{line[error.start]:02x}"
-    return "it is incomplete"
-
-
-def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
+def _parse(path: Path, lines: text.Lines) -> tuple[list[str] | None, np.ndarray]:
     """The header, or None, and the numbers in the cells of some lines."""
     names, width, values = None, 0, array("d")  # 8 bytes per number instead of the 32 of a list
     for line, cells in lines:
         if not width:
             width = len(cells)
-            if _is_header(cells):
+            if text.is_header(cells):
                 names = [cell.strip() for cell in cells]
                 continue
         if len(cells) != width:
             raise ValueError(f"{path} line {line} has {len(cells)} values, and the first line has {width}.")
-        row = _row(cells)
+        row = text.numbers(cells)
         if row is None:
-            column = next(i for i, cell in enumerate(cells) if _row([cell]) is None)
+            column = next(i for i, cell in enumerate(cells) if text.numbers([cell]) is None)
             called = f" ({' '.join(names[column].split()):.80})" if names else ""
             raise ValueError(
                 f"{path} line {line}, column {column}{called} holds {shown(cells[column])}: "
@@ -203,34 +134,9 @@ def _parse(path: Path, lines: Lines) -> tuple[list[str] | None, np.ndarray]:
     return names, np.array(values).reshape(-1, width)
 
 
-def _row(cells: list[str]) -> list[float] | None:
-    """The numbers of a row, or None if a cell is not a decimal number in the range of float32."""
-    if NOT_IN_A_NUMBER.search("".join(cells)):
-        return None
-    try:
-        row = list(map(float, cells))
-    except ValueError:
-        return None
-    return row if max(row) <= FLOAT32_MAX and min(row) >= -FLOAT32_MAX else None
-
-
-def _is_header(cells: list[str]) -> bool:
-    """Whether the first line is a header. A line with malformed numbers, such as 1_000, is a row with an error."""
-
-    def is_number(cell: str) -> bool:
-        try:
-            float(cell)
-        except ValueError:
-            return False
-        return True
-
-    numbers = [cell for cell in cells if is_number(cell)]
-    return len(numbers) < len(cells) and not any(any(map(str.isdigit, cell)) for cell in numbers)
-
-
 def _index(path: Path, size: int) -> np.ndarray:
     """The row or column numbers in an index file: distinct whole numbers below ``size``."""
-    _, table = _table(path, _words)
+    _, table = text.parsed(path, text.words, _parse)
     index = table.astype(np.int64).ravel()
     if (index != table.ravel()).any() or index.min() < 0 or index.max() >= size or np.unique(index).size != index.size:
         raise ValueError(f"{path} must hold whole numbers from 0 to {size - 1}, each once: fetch the data set again.")

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sdebnn.checks import check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_bound
-from sdebnn.estimators.estimator import Estimator, LearningTask, check_magnitude, checked_weight
+from sdebnn.estimators.estimator import Estimator, LearningTask, Uncertainty, check_magnitude, checked_weight
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import Categorical
 
@@ -108,6 +108,21 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         best = mean.argmax(1)
         labels = self.classes_[best]
         return (labels, std[np.arange(len(best)), best]) if return_std else labels
+
+    def predict_uncertainty(self, X: ArrayLike) -> Uncertainty:
+        """The two parts of the entropy of the label of every row, in nats.
+
+        ``reducible`` is what the label would tell about the network, which more rows would reduce; ``noise`` is the
+        mean entropy of a network's own forecast.
+        """
+        parts = []
+        for outputs in self._outputs(self._checked(X)):
+            each = special.softmax(outputs, axis=-1)
+            mean = each.mean(0) / each.mean(0).sum(1, keepdims=True)
+            noise = special.entr(each).sum(-1).mean(0)
+            parts.append((np.maximum(special.entr(mean).sum(-1) - noise, 0), noise))
+        reducible, noise = map(np.concatenate, zip(*parts, strict=True))
+        return Uncertainty(reducible, noise)
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.95) -> np.ndarray:
         """A set of classes that contains the true one with probability ``coverage``, as booleans "row class".

@@ -56,6 +56,13 @@ OUTPUTS_AT_ONCE = 2**22  # numbers, over all rows and draws that are predicted t
 E = TypeVar("E", bound="Estimator")
 
 
+class Uncertainty(NamedTuple):
+    """The uncertainty of every row: what more data like those of the fit would remove, and what they would not."""
+
+    reducible: np.ndarray
+    noise: np.ndarray
+
+
 class LearningTask(NamedTuple):
     """A table, and the number of outputs that a net needs for each row."""
 

@@ -57,6 +57,11 @@ class Forecast(NamedTuple):
         noise = self.law.var() * ((self.scale / unit) ** 2).mean(0)
         return unit * np.sqrt(noise + (self.location / unit - self.mean() / unit).var(0))
 
+    def std_of_draws(self) -> np.ndarray:
+        """The standard deviation of every target over the draws alone, which more data would reduce."""
+        unit = np.where(self.scale.max(0) > 0, self.scale.max(0), 1.0)
+        return unit * (self.location / unit - self.mean() / unit).std(0)
+
     def quantile(self, level: float) -> np.ndarray:
         """The quantile of every target, which lies between the quantiles of the draws.
 

@@ -12,7 +12,14 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_bound
-from sdebnn.estimators.estimator import ROWS_AT_ONCE, Estimator, LearningTask, check_magnitude, checked_weight
+from sdebnn.estimators.estimator import (
+    ROWS_AT_ONCE,
+    Estimator,
+    LearningTask,
+    Uncertainty,
+    check_magnitude,
+    checked_weight,
+)
 from sdebnn.estimators.forecast import Forecast, StandardLaw
 from sdebnn.estimators.gaussian_process import MAX_ROWS, GaussianProcess
 from sdebnn.estimators.table import ArrayLike, Table
@@ -159,6 +166,19 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         if return_std:
             return self._each(self._checked(X), lambda forecast: (forecast.mean(), forecast.std()))
         return self._each(self._checked(X), lambda forecast: (forecast.mean(),))[0]
+
+    def predict_uncertainty(self, X: ArrayLike) -> Uncertainty:
+        """The two parts of the standard deviation of every target, whose squares add up to its square.
+
+        ``reducible`` is that of the function, which more rows would reduce; ``noise`` is that of a target around it.
+        """
+        x = self._checked(X)
+        if self.gp_ is None:
+            std, reducible = self._each(x, lambda forecast: (forecast.std(), forecast.std_of_draws()))
+            return Uncertainty(reducible, np.sqrt(np.maximum(std**2 - reducible**2, 0)))
+        (std,) = self._each(x, lambda forecast: (forecast.std(),))
+        noise = np.broadcast_to(self._shaped((self.y_scaling_.spread * self.gp_.noise)[None]), std.shape)
+        return Uncertainty(np.sqrt(np.maximum(std**2 - noise**2, 0)), noise)
 
     def predict_quantiles(self, X: ArrayLike, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of the target of every row. Several levels ``alpha`` are the last axis of the result."""

@@ -1,0 +1,108 @@
+"""A table as it stands in a file: named columns, each of numbers or of words, with cells that may be missing."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sdebnn.checks import shown
+from sdebnn.data import text
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in lower case
+DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2})?"
+)
+MOSTLY = 0.5  # a column with a larger share of numbers is meant as numbers, of dates as dates
+MAX_CELLS = 2**28
+
+
+class Frame(NamedTuple):
+    """Columns of equal length by name: float64 with NaN where a number is missing, or objects, str or None."""
+
+    columns: dict[str, np.ndarray]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    def at(self, index: np.ndarray) -> "Frame":
+        """Some of the rows."""
+        return Frame({name: column[index] for name, column in self.columns.items()})
+
+    def without(self, *names: str) -> "Frame":
+        """All columns but some."""
+        return Frame({name: column for name, column in self.columns.items() if name not in names})
+
+
+def is_words(column: np.ndarray) -> bool:
+    """Whether a column of a frame holds words."""
+    return column.dtype == object
+
+
+def read_frame(path: str | os.PathLike[str]) -> Frame:
+    """The table in a text file whose first line names the columns, separated by commas, semicolons or tabs.
+
+    A column of decimal numbers becomes numbers, any other column words. Cells that are empty, or hold NA, nan, null,
+    none or ?, are missing. Columns of dates are refused, and so are columns of numbers with a few cells that are none.
+    """
+    return text.parsed(Path(path), text.cells, _parse)
+
+
+def _parse(path: Path, lines: text.Lines) -> Frame:
+    names: list[str] = []
+    cells: list[list[str]] = []
+    numbers: list[int] = []
+    for line, row in lines:
+        stripped = [cell.strip() for cell in row]
+        if not names:
+            names = stripped
+            _check_names(path, names)
+            cells = [[] for _ in names]
+            continue
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path} line {line} has {len(row)} values, and the first line names {len(names)} columns."
+            )
+        numbers.append(line)
+        if len(numbers) * len(names) > MAX_CELLS:
+            raise ValueError(f"{path} has more than {MAX_CELLS} cells: train on some of its rows.")
+        for column, cell in zip(cells, stripped, strict=True):
+            column.append(cell)
+    if not numbers:
+        raise ValueError(f"{path} has no rows below its first line, which names the columns.")
+    return Frame({name: _column(path, name, column, numbers) for name, column in zip(names, cells, strict=True)})
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    if any(text.numbers([name]) is not None for name in names):
+        raise ValueError(
+            f"{path} has numbers in its first line, {shown(names)}: name the columns there, such as height,weight."
+        )
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise ValueError(f"{path} has the column name {shown(name)} in its first line twice or empty: name each.")
+
+
+def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.ndarray:
+    missing = np.array([cell.lower() in MISSING for cell in cells])
+    values = [None if gone else text.numbers([cell]) for cell, gone in zip(cells, missing, strict=True)]
+    is_number = np.array([value is not None for value in values])
+    known = max(1, int((~missing).sum()))
+    if is_number.sum() == (~missing).sum():  # also a column that is missing throughout
+        return np.array([np.nan if value is None else value[0] for value in values], np.float64)
+    if is_number.sum() > MOSTLY * known:
+        row = int(np.argmax(~missing & ~is_number))
+        raise ValueError(
+            f"{path} line {lines[row]}, column {shown(name)} holds {shown(cells[row])}, and most of its cells are "
+            "numbers: write it as a decimal number such as 1000.5, or leave the cell empty if it is missing."
+        )
+    dates = [cell for cell, gone in zip(cells, missing, strict=True) if not gone and DATE.fullmatch(cell)]
+    if len(dates) > MOSTLY * known:
+        raise ValueError(
+            f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: replace them by numbers that "
+            "matter, such as the year, the month or the days since a first day, or remove the column."
+        )
+    return np.array([None if gone else cell for cell, gone in zip(cells, missing, strict=True)], object)

@@ -1,0 +1,19 @@
+"""Whether a folder holds a run of a table, told without what such a run needs to be opened."""
+
+import json
+from pathlib import Path
+
+from sdebnn.records import MAX_RECORD_BYTES
+
+KIND = "run of a table by sdebnn, version 1"
+
+
+def is_table_run(out: Path) -> bool:
+    """Whether a folder holds a run of a table, intact or not."""
+    file = out / "run.json"
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_RECORD_BYTES:
+            return False
+        return str(json.loads(file.read_bytes())["kind"]).startswith("run of a table")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -1,0 +1,186 @@
+"""A model of a table with named columns: how the columns are encoded, a fitted estimator, and what it was trained on.
+
+FOLDER/model.safetensors     the estimator
+FOLDER/inputs.safetensors    the columns, the target, and the spread of the training rows
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy import linalg
+
+from sdebnn.artifacts import load, save
+from sdebnn.checks import check_choice, shown
+from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
+from sdebnn.records import TEXT, Rule, Rules, broken, check_finite, load_one, number, one_of, save_one
+from sdebnn.tables.columns import ColumnCoder
+from sdebnn.tables.frame import Frame, is_words
+
+Task = Literal["regression", "classification"]
+KIND = "inputs of a table, version 1"
+MODEL_FILE, INPUTS_FILE = "model.safetensors", "inputs.safetensors"
+RULES: Rules = {
+    "target": TEXT,
+    "task": one_of(*get_args(Task)),
+    "columns": Rule("a list of columns", lambda value: isinstance(value, list)),
+    "limit": number(0.0),
+}
+MANY = 20  # different whole numbers: more are a quantity, fewer may be classes
+FAR = 3.0  # a distance of which the user is warned
+USUAL = 0.99  # share of the training rows that are at most as far from their center as a distance of 1
+RIDGE = 1e-3  # on the correlations, in which columns may depend on each other
+
+
+class Distance(NamedTuple):
+    """How far rows are from the center of the training rows, in units within which 99 % of those are."""
+
+    center: np.ndarray
+    spread: np.ndarray
+    factor: np.ndarray  # of the inverse correlations of the matrix's columns
+    limit: float
+
+    @staticmethod
+    def of(matrix: np.ndarray) -> "Distance":
+        """The distance from the rows of a matrix."""
+        center, spread = matrix.mean(0), matrix.std(0)
+        spread = np.where(
+            spread > 0, spread, np.maximum(1e-6 * np.abs(center), 1e-12)
+        )  # a constant that changes is far
+        z = (matrix - center) / spread
+        root = linalg.cholesky(z.T @ z / len(z) + RIDGE * np.eye(z.shape[1]), lower=True)
+        factor = linalg.solve_triangular(root, np.eye(z.shape[1]), lower=True)
+        unscaled = Distance(center, spread, factor, 1.0)
+        return unscaled._replace(limit=max(float(np.quantile(unscaled.to(matrix), USUAL)), 1e-12))
+
+    def standardised(self, matrix: np.ndarray) -> np.ndarray:
+        """Columns of mean 0 and spread 1, at most so far out that squares stay finite."""
+        return np.clip((matrix - self.center) / self.spread, -1e100, 1e100)
+
+    def to(self, matrix: np.ndarray) -> np.ndarray:
+        """The distance of every row. Above 1, a row is unlike 99 % of those of training."""
+        return np.sqrt(((self.standardised(matrix) @ self.factor.T) ** 2).mean(1)) / self.limit
+
+
+class TableModel(NamedTuple):
+    """A fitted estimator with the columns that it takes."""
+
+    target: str
+    coder: ColumnCoder
+    estimator: SDEBNNRegressor | SDEBNNClassifier
+    distance: Distance
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+        return "regression" if isinstance(self.estimator, SDEBNNRegressor) else "classification"
+
+    def inputs(self, frame: Frame, *, where: str) -> np.ndarray:
+        """The matrix of the estimator. The column of the target may be there, and is not used.
+
+        Rows that are far from those of training are mentioned in a warning.
+        """
+        matrix = self.coder.matrix(frame.without(self.target), where=where)
+        unlike = self.distance.to(matrix)
+        far = int((unlike > FAR).sum())
+        if far:
+            row = int(unlike.argmax())
+            of_row = np.abs(self.distance.standardised(matrix[row]))
+            name = np.repeat([part.name for part in self.coder.parts], [part.width for part in self.coder.parts])
+            warnings.warn(
+                f"{where}: {far} of {len(matrix)} rows are unlike the training data, row {row + 1} most of all, in its "
+                f"column {shown(str(name[of_row.argmax()]))}: check its units, and trust these forecasts less.",
+                stacklevel=2,
+            )
+        return matrix
+
+    def save(self, folder: Path) -> None:
+        """Write the files of this model into a folder."""
+        facts = {
+            "target": self.target,
+            "task": self.task,
+            "columns": self.coder.to_json(),
+            "limit": self.distance.limit,
+        }
+        arrays = {name: getattr(self.distance, name) for name in ("center", "spread", "factor")}
+        save_one(folder / INPUTS_FILE, arrays, KIND, facts)
+        save(self.estimator, folder / MODEL_FILE)
+
+
+def load_table(folder: Path) -> TableModel:
+    """The model that ``TableModel.save`` wrote."""
+    path = folder / INPUTS_FILE
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no model of a table: {path.name} is missing.")
+    arrays, facts = load_one(path, KIND, RULES)
+    try:
+        coder = ColumnCoder.from_json(facts["columns"])
+    except ValueError as error:
+        raise broken(path, f"describes no columns ({error})") from None
+    size = coder.width
+    if {name: array.shape for name, array in arrays.items()} != {
+        "center": (size,), "spread": (size,), "factor": (size, size)
+    }:  # fmt: skip
+        raise broken(path, f"has no numbers for {size} columns")
+    check_finite(path, arrays)
+    estimator: Any = load(folder / MODEL_FILE)
+    kind = "SDEBNNRegressor" if facts["task"] == "regression" else "SDEBNNClassifier"
+    if type(estimator).__name__ != kind or estimator.n_features_in_ != size:
+        raise broken(folder / MODEL_FILE, f"is no {facts['task']} of {size} columns, as {path.name} says")
+    return TableModel(facts["target"], coder, estimator, Distance(**arrays, limit=facts["limit"]))
+
+
+def task_of(target: str, column: np.ndarray, asked: str | None = None) -> Task:
+    """The task that a target column means, if it is plain or asked for."""
+    if asked is not None:
+        check_choice("task", asked, get_args(Task))
+        if asked == "regression" and is_words(column):
+            word = next(cell for cell in column if cell is not None)
+            raise ValueError(f"the target {shown(target)} holds {shown(word)}: a regression needs numbers there.")
+        return "regression" if asked == "regression" else "classification"
+    if is_words(column):
+        return "classification"
+    distinct = np.unique(column[~np.isnan(column)])
+    if len(distinct) > MANY or (distinct != np.round(distinct)).any():
+        return "regression"
+    if len(distinct) == 2:
+        return "classification"
+    raise ValueError(
+        f"the target {shown(target)} holds {len(distinct)} different whole numbers, which may be classes or "
+        "quantities: add --task classification or --task regression."
+    )
+
+
+def targets_of(column: np.ndarray, task: Task) -> np.ndarray:
+    """A target column as the estimator takes it: numbers, or labels as text."""
+    if task == "regression":
+        return column.astype(np.float64)
+    return column.astype(str) if is_words(column) else np.array([f"{value:g}" for value in column])
+
+
+def known_rows(frame: Frame, target: str, *, where: str) -> Frame:
+    """The rows whose target is known. Others are left out aloud."""
+    if target not in frame.columns:
+        raise ValueError(
+            f"target={shown(target)} is not a column of {where}, whose columns are {', '.join(frame.columns)}: add "
+            "--target with one of them."
+        )
+    column = frame.columns[target]
+    gone = np.array([cell is None for cell in column]) if is_words(column) else np.isnan(column)
+    if gone.all():
+        raise ValueError(f"the target {shown(target)} is missing in all rows of {where}: fill it in.")
+    if gone.any():
+        warnings.warn(f"{where}: {int(gone.sum())} rows without a target are left out.", stacklevel=2)
+    return frame.at(~gone)
+
+
+def fit_table(frame: Frame, target: str, task: Task, *, where: str, **parameters: Any) -> TableModel:
+    """Fit the estimator of a task, with these parameters, to the rows of a frame."""
+    inputs = frame.without(target)
+    coder = ColumnCoder.of(inputs)
+    used = {part.name for part in coder.parts}
+    matrix = coder.matrix(Frame({name: column for name, column in inputs.columns.items() if name in used}), where=where)
+    estimator = (SDEBNNRegressor if task == "regression" else SDEBNNClassifier)(**parameters)
+    estimator.fit(matrix, targets_of(frame.columns[target], task))
+    return TableModel(target, coder, estimator, Distance.of(matrix))

@@ -1,0 +1,168 @@
+"""Runs of tables: a folder that holds everything that predictions need, and no reference to the training file.
+
+RUN/run.json           the settings, the columns, and the versions that made it
+RUN/model.safetensors, RUN/inputs.safetensors    the model (``model.py``)
+RUN/result.json        its scores on the rows that were kept for the test
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sdebnn import __version__
+from sdebnn.checks import check_count, check_positive, shown
+from sdebnn.estimators import SDEBNNRegressor
+from sdebnn.files import FolderLock, write_whole
+from sdebnn.records import OBJECT, TEXT, Rules, check_same_settings, number, one_of, read_record, record_bytes, whole
+from sdebnn.tables.forecasts import check_suffix, forecast, table_scores, write_columns
+from sdebnn.tables.frame import Frame, read_frame
+from sdebnn.tables.kind import KIND
+from sdebnn.tables.model import INPUTS_FILE, MODEL_FILE, TableModel, fit_table, known_rows, load_table, task_of
+
+__all__ = [
+    "TableSettings", "check_suffix", "forecast", "open_table", "read_frame", "read_table_run", "result_of", "scores_on",
+    "train_table", "write_columns",
+]  # fmt: skip
+SEEDS = 2**31
+FILES = ("run.json", "result.json", MODEL_FILE, INPUTS_FILE)
+RULES: Rules = {
+    "data": TEXT,
+    "target": TEXT,
+    "task": one_of("regression", "classification"),
+    "seed": whole(0, SEEDS - 1),
+    "test": number(0.0),
+    "members": whole(1),
+    "kl_weight": number(0.0),
+    "rows": whole(1),
+    "versions": OBJECT,
+    "asked": OBJECT,
+}
+
+
+class TableSettings(NamedTuple):
+    """What is asked of a run of a table. ``target=None`` is the last column, ``task=None`` is inferred from it."""
+
+    data: str
+    target: str | None = None
+    task: str | None = None
+    seed: int = 0
+    test: float = 0.1
+    members: int = 5
+    kl_weight: float = 1.0
+
+    def check(self) -> None:
+        """Refuse values that are not allowed."""
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed={self.seed} must be a whole number from 0 to {SEEDS - 1}.")
+        if not 0 <= self.test < 1:
+            raise ValueError(f"test={shown(self.test)} must be a share of the rows: 0 for none, or less than 1.")
+        check_count("members", self.members)
+        check_positive("kl_weight", self.kl_weight, or_zero=True)
+
+
+def split(frame: Frame, share: float, seed: int) -> tuple[Frame, Frame | None]:
+    """The rows to train on, and those for the test, in the order of the file."""
+    count = round(share * frame.rows)
+    if not share or not 0 < count < frame.rows:
+        return frame, None
+    order = np.random.default_rng(seed).permutation(frame.rows)
+    return frame.at(np.sort(order[count:])), frame.at(np.sort(order[:count]))
+
+
+def train_table(
+    settings: TableSettings,
+    out: Path,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda words: None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train a run on a file, and score it on the rows kept for the test. A run that is done is not repeated."""
+    settings.check()
+    with FolderLock(out) as lock:
+        if (out / "run.json").exists():
+            return _finished(settings, out, resume)
+        strange = [name for name in FILES if (out / name).exists()]
+        if strange:
+            raise ValueError(f"{out} holds {strange[0]}, but no run.json: choose another folder.")
+        try:
+            return _trained(settings, out, say, progress)
+        except BaseException:
+            for name in FILES:
+                (out / name).unlink(missing_ok=True)
+            lock.abandon()
+            raise
+
+
+def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any]:
+    if not resume:
+        raise ValueError(f"{out} holds a run already: add --resume to see its result, or choose another folder.")
+    facts = read_table_run(out)
+    check_same_settings(out, facts["asked"], _asked(settings), "use the same, or choose another folder")
+    return json.loads((out / "result.json").read_bytes())
+
+
+def _asked(settings: TableSettings) -> dict[str, Any]:
+    """The settings as they are saved: with the name of the file alone, for the folder may be sent to others."""
+    return {**settings._asdict(), "data": Path(settings.data).name}
+
+
+def _trained(settings: TableSettings, out: Path, say: Callable[[str], None], progress: bool) -> dict[str, Any]:
+    where = Path(settings.data).name
+    frame = read_frame(settings.data)
+    target = list(frame.columns)[-1] if settings.target is None else settings.target
+    frame = known_rows(frame, target, where=where)
+    task = task_of(target, frame.columns[target], settings.task)
+    train, test = split(frame, settings.test, settings.seed)
+    say(f"{task.capitalize()} of {target!r} from {len(frame.columns) - 1} columns of {train.rows} rows.")
+    clock = time.perf_counter()
+    model = fit_table(
+        train, target, task, where=where, members=settings.members, kl_weight=settings.kl_weight,
+        random_state=settings.seed, verbose=progress,
+    )  # fmt: skip
+    seconds = time.perf_counter() - clock
+    versions = {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()}
+    facts = {
+        "data": where, "target": target, "task": task, "seed": settings.seed, "test": settings.test,
+        "members": settings.members, "kl_weight": settings.kl_weight, "rows": train.rows, "versions": versions,
+    }  # fmt: skip
+    scores = {} if test is None else table_scores(model, test, where=where)
+    family = {"family": model.estimator.family_} if isinstance(model.estimator, SDEBNNRegressor) else {}
+    result = {
+        **scores, **facts, **family, "test_rows": 0 if test is None else test.rows, "fit_seconds": round(seconds, 2),
+        "device": jax.devices()[0].device_kind,
+    }  # fmt: skip
+    model.save(out)
+    write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+    # Last, because a folder with it holds a whole run.
+    write_whole(out / "run.json", record_bytes(KIND, {**facts, "asked": _asked(settings)}))
+    return result
+
+
+def read_table_run(out: Path) -> dict[str, Any]:
+    """The facts about a run."""
+    return read_record(out / "run.json", KIND, RULES)
+
+
+def open_table(out: Path) -> TableModel:
+    """The model of a run."""
+    read_table_run(out)
+    return load_table(out)
+
+
+def result_of(out: Path) -> dict[str, Any]:
+    """The scores of a run on the rows that were kept for the test."""
+    result = json.loads((out / "result.json").read_bytes())
+    return {name: value for name, value in result.items() if isinstance(value, float | int)}
+
+
+def scores_on(model: TableModel, path: Path) -> dict[str, Any]:
+    """The scores of a model on the rows of another file."""
+    frame = read_frame(path)
+    return {**table_scores(model, frame, where=path.name), "rows": frame.rows}

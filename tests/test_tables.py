@@ -1,0 +1,269 @@
+"""Tables with named columns: files as people have them, models that remember their columns, and forecasts as files."""
+
+import csv
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from sdebnn import SDEBNNRegressor
+from sdebnn.tables.columns import ColumnCoder
+from sdebnn.tables.forecasts import forecast, table_scores, write_columns
+from sdebnn.tables.frame import Frame, read_frame
+from sdebnn.tables.model import INPUTS_FILE, MODEL_FILE, Distance, fit_table, known_rows, load_table, task_of
+from sdebnn.tables.runs import TableSettings, read_table_run, split, train_table
+
+QUICK = {"members": 1, "max_iter": 40, "random_state": 0}
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def rows(n=60):
+    """Prices of things of some size and colour; some sizes are missing."""
+    rng = np.random.default_rng(0)
+    size, colour = rng.normal(50, 10, n), np.array(["red", "green", "blue"], object)[rng.integers(0, 3, n)]
+    price = 0.3 * size + 5 * (colour == "red") + rng.normal(0, 0.5, n)
+    size[::7] = np.nan
+    return Frame({"size": size, "colour": colour, "price": price})
+
+
+@pytest.fixture(scope="module")
+def model():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_table(rows(), "price", "regression", where="prices.csv", family="ensemble", **QUICK)
+
+
+# Files
+
+
+def test_columns_are_numbers_or_words_and_cells_may_be_missing(tmp_path):
+    frame = read_frame(written(tmp_path / "t.csv", 'a; b ;c\n1;"x; y";2.5\n;NA;-1e3\n3;z;?\n'))
+    assert list(frame.columns) == ["a", "b", "c"]
+    np.testing.assert_array_equal(frame.columns["a"], [1, np.nan, 3])
+    assert frame.columns["b"].tolist() == ["x; y", None, "z"]
+    np.testing.assert_array_equal(frame.columns["c"], [2.5, -1000, np.nan])
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a,b\n1,2\n3\n", "line 3 has 1 values"),
+    ("1,2\n3,4\n", "numbers in its first line"),
+    ("a,a\n1,2\n", "'a'"),
+    ("a,\n1,2\n", "twice or empty"),
+    ("a,b\n", "no rows"),
+    ("a,b\n1,2020-01-02\n2,2020-01-03\n", "dates or times such as '2020-01-02'"),
+    ("a,b\n1,5\n2,6\n3,seven\n", "line 4, column 'b' holds 'seven'"),
+    ('a,b\n1,"1,000"\n2,6\n3,7\n', "line 2, column 'b' holds '1,000'"),
+], ids=str)  # fmt: skip
+def test_files_that_are_no_tables_are_refused_in_words(tmp_path, text, words):
+    with pytest.raises(ValueError, match=r"t\.csv") as error:
+        read_frame(written(tmp_path / "t.csv", text))
+    assert words in str(error.value)
+
+
+# Columns
+
+
+def test_missing_numbers_are_the_median_and_words_have_columns_of_their_own():
+    frame = Frame({"x": np.array([1.0, np.nan, 5.0]), "w": np.array(["b", "a", None], object)})
+    coder = ColumnCoder.of(frame)
+    np.testing.assert_array_equal(
+        coder.matrix(frame, where="t"), [[1, 0, 0, 1, 0], [3, 1, 1, 0, 0], [5, 0, 0, 0, 1]]
+    )  # fmt: skip
+    assert ColumnCoder.from_json(json.loads(json.dumps(coder.to_json()))) == coder
+
+
+def test_columns_may_come_in_any_order_and_others_are_ignored_aloud():
+    frame = rows()
+    coder = ColumnCoder.of(frame.without("price"))
+    mixed = Frame({"other": frame.columns["price"], **{n: frame.columns[n] for n in ("colour", "size")}})
+    with pytest.warns(UserWarning, match="does not use 'other'"):
+        np.testing.assert_array_equal(
+            coder.matrix(mixed, where="t"), coder.matrix(frame.without("price"), where="t")
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="t has no column 'size'"):
+        coder.matrix(Frame({"colour": frame.columns["colour"]}), where="t")
+    with pytest.warns(UserWarning, match="such as 'teal'"):
+        new = Frame({"size": np.ones(1), "colour": np.array(["teal"], object)})
+        np.testing.assert_array_equal(coder.matrix(new, where="t")[:, 2:], 0)
+    with pytest.raises(ValueError, match="'size' holds 'tall'"):
+        coder.matrix(Frame({"size": np.array(["tall"], object), "colour": np.array(["red"], object)}), where="t")
+
+
+def test_columns_that_name_rows_are_left_out_aloud():
+    names = np.array([f"row {i}" for i in range(30)], object)
+    with pytest.warns(UserWarning, match="'id' holds 30 different words"):
+        coder = ColumnCoder.of(Frame({"id": names, "x": np.arange(30.0)}))
+    assert [part.name for part in coder.parts] == ["x"]
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="no column is left"):
+        ColumnCoder.of(Frame({"id": names}))
+
+
+# Tasks
+
+
+def test_the_task_is_inferred_where_it_is_plain():
+    assert task_of("y", np.array(["a", "b"], object)) == "classification"
+    assert task_of("y", np.array([0.0, 1.0, 1.0])) == "classification"
+    assert task_of("y", np.array([0.5, 1.0])) == "regression"
+    assert task_of("y", np.arange(30.0)) == "regression"
+    assert task_of("y", np.arange(5.0), "classification") == "classification"
+    with pytest.raises(ValueError, match="5 different whole numbers"):
+        task_of("y", np.arange(5.0))
+    with pytest.raises(ValueError, match="needs numbers"):
+        task_of("y", np.array(["a", "b"], object), "regression")
+    with pytest.raises(ValueError, match="task='ranking'"):
+        task_of("y", np.arange(5.0), "ranking")
+
+
+def test_rows_without_a_target_are_left_out_aloud():
+    frame = Frame({"x": np.arange(3.0), "y": np.array([1.0, np.nan, 3.0])})
+    with pytest.warns(UserWarning, match="1 rows without a target"):
+        assert known_rows(frame, "y", where="t.csv").columns["x"].tolist() == [0, 2]
+    with pytest.raises(ValueError, match="whose columns are x, y"):
+        known_rows(frame, "z", where="t.csv")
+
+
+# Forecasts
+
+
+def test_distance_is_mahalanobis_in_units_of_the_training_rows():
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(4000, 2)) @ [[3.0, 1.0], [0.0, 0.1]]
+    distance = Distance.of(mixed)
+    inside = distance.to(mixed)
+    assert np.mean(inside <= 1) == pytest.approx(0.99, abs=1e-3)
+    against = np.array([[3.0, -1.0]])  # no column is far out, but they never differ in sign
+    exact = np.sqrt(against @ np.linalg.inv(np.cov(mixed.T)) @ against.T / 2)[0, 0]
+    assert distance.to(against)[0] * distance.limit == pytest.approx(exact, rel=0.1)
+
+
+def test_a_forecast_has_the_parts_of_the_uncertainty_and_matches_the_estimator(model, tmp_path):
+    frame = rows().without("price")
+    columns = forecast(model, frame, where="new.csv", coverage=0.8)
+    assert list(columns) == ["price", "std", "std_reducible", "std_noise", "lower", "upper", "unlike"]
+    np.testing.assert_allclose(
+        columns["std"] ** 2, columns["std_reducible"] ** 2 + columns["std_noise"] ** 2, rtol=1e-6
+    )
+    mean, std = model.estimator.predict(model.coder.matrix(frame, where="t"), return_std=True)
+    np.testing.assert_array_equal(columns["price"], mean)
+    np.testing.assert_array_equal(columns["std"], std)
+    assert np.all((columns["lower"] < mean) & (mean < columns["upper"]))
+    for name in ("p.csv", "p.npy", "p.parquet"):
+        write_columns(tmp_path / name, columns)
+    with open(tmp_path / "p.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    np.testing.assert_array_equal([float(row["price"]) for row in table], mean)
+    np.testing.assert_array_equal(np.load(tmp_path / "p.npy")[:, 1], std)
+    polars = pytest.importorskip("polars")
+    assert polars.read_parquet(tmp_path / "p.parquet")["upper"].to_list() == columns["upper"].tolist()
+
+
+def test_rows_in_other_units_are_mentioned_with_their_column(model):
+    other = rows().without("price")
+    with pytest.warns(UserWarning, match=r"51 of 60 rows are unlike the training data, row .* in its column 'size'"):
+        columns = forecast(model, Frame({**other.columns, "size": 1000 * other.columns["size"] + 1e5}), where="t")
+    assert np.sum(columns["unlike"] > 3) == 51  # the others miss the size
+
+
+def test_a_model_of_classes_names_them():
+    frame = rows()
+    kind = np.where(frame.columns["price"] > 16, "high", "low").astype(object)
+    table = Frame({**frame.without("price").columns, "kind": kind})
+    found = fit_table(table, "kind", "classification", where="t", **QUICK)
+    columns = forecast(found, table, where="t")
+    assert list(columns) == [
+        "kind", "probability", "p(high)", "p(low)", "entropy", "entropy_reducible", "unlike"
+    ]  # fmt: skip
+    np.testing.assert_allclose(columns["p(high)"] + columns["p(low)"], 1)
+    p = columns["p(high)"]
+    np.testing.assert_allclose(columns["entropy"], -p * np.log(p) - (1 - p) * np.log(1 - p), rtol=1e-6)
+    assert set(columns["kind"]) <= {"high", "low"}
+    assert np.all(columns["entropy_reducible"] <= columns["entropy"])
+    assert set(table_scores(found, table, where="t")) == {"nll", "accuracy", "ece", "brier"}
+
+
+# Folders
+
+
+def test_a_saved_model_predicts_the_same_wherever_its_folder_is(model, tmp_path):
+    (tmp_path / "a").mkdir()
+    model.save(tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "b")
+    again = load_table(tmp_path / "b")
+    frame = rows().without("price")
+    for ours, theirs in zip(
+        forecast(model, frame, where="t").values(), forecast(again, frame, where="t").values(), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", [INPUTS_FILE, MODEL_FILE])
+def test_damaged_files_are_refused_in_words(model, tmp_path, name):
+    model.save(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        data = bytearray(whole)
+        if rng.random() < 0.3:
+            data = data[: rng.integers(len(data))]
+        else:
+            at = rng.integers(len(data) if rng.random() < 0.5 else 400)
+            data[at] ^= 1 << rng.integers(8)
+        (tmp_path / name).write_bytes(bytes(data))
+        with pytest.raises(ValueError, match=name):
+            load_table(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match="missing|not there"):
+        load_table(tmp_path)
+
+
+def table_file(path, frame):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(frame.columns)
+        for row in zip(*frame.columns.values(), strict=True):
+            writer.writerow(["" if value is None or value != value else value for value in row])
+    return path
+
+
+@pytest.mark.slow
+def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_afterwards(tmp_path):
+    file = table_file(tmp_path / "prices.csv", rows(120))
+    settings = TableSettings(str(file), "price", members=2)
+    said = []
+    result = train_table(settings, tmp_path / "run", say=said.append, progress=False)
+    assert said == ["Regression of 'price' from 2 columns of 108 rows."]
+    train, test = split(read_frame(file), 0.1, 0)
+    coder = ColumnCoder.of(train.without("price"))
+    x, x_test = (coder.matrix(part.without("price"), where="t") for part in (train, test))
+    alone = SDEBNNRegressor(members=2, random_state=0).fit(x, train.columns["price"])
+    assert result["nll"] == pytest.approx(-alone.log_prob(x_test, test.columns["price"]).mean(), rel=1e-6)
+    assert result["rmse"] == pytest.approx(np.sqrt(np.mean((alone.predict(x_test) - test.columns["price"]) ** 2)))
+    assert train_table(settings, tmp_path / "run", resume=True) == result
+    with pytest.raises(ValueError, match="--resume"):
+        train_table(settings, tmp_path / "run")
+    with pytest.raises(ValueError, match="members=2"):
+        train_table(settings._replace(members=3), tmp_path / "run", resume=True)
+    file.unlink()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert forecast(load_table(tmp_path / "moved"), test, where="t")["price"] == pytest.approx(alone.predict(x_test))
+    assert str(tmp_path) not in json.dumps(read_table_run(tmp_path / "moved"))
+
+
+def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
+    file = written(tmp_path / "t.csv", "a,b\n1,2\n2,3\n3,4\n")
+    for settings, words in (
+        (TableSettings(str(file), "b"), "--task"),
+        (TableSettings(str(file), "c"), "target='c'"),
+        (TableSettings(str(tmp_path / "none.csv")), "none.csv"),
+        (TableSettings(str(file), test=1.0), "test=1.0"),
+        (TableSettings(str(file), members=0), "members=0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            train_table(settings, tmp_path / "run", progress=False)
+        assert not (tmp_path / "run").exists()
