@@ -24,7 +24,7 @@ import jax
 from jax.experimental import topologies
 
 import sdebnn
-from sdebnn.presets import preset
+from sdebnn.presets import About, preset
 from sdebnn.train import loop, xla_options
 
 H200 = """
@@ -54,7 +54,7 @@ def arguments_of(name: str, kind: str, batch: int, infer_w0: bool) -> Any:
 
     loop.program = lambda: reached
     data = fit_worker.data(kind)
-    row = preset(name, data, infer_w0=infer_w0)
+    row = preset(name, About.of(data), infer_w0=infer_w0)
     how = {**row.training.changed(epochs=1, batch_size=batch).options(), "progress": False}
     try:
         sdebnn.fit(row.net(jax.random.key(0)), row.likelihood, *data.train, key=jax.random.key(1), **how)

@@ -19,7 +19,7 @@ from jobs import gflop_of
 import sdebnn
 from sdebnn.data import DataSet, Part
 from sdebnn.models import blocks
-from sdebnn.presets import preset
+from sdebnn.presets import About, preset
 
 
 def data(kind: str) -> DataSet:
@@ -36,7 +36,7 @@ def data(kind: str) -> DataSet:
 def main() -> None:
     name, kind, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     random = data(kind)
-    row = preset(name, random, infer_w0="inferred" in sys.argv[4:])
+    row = preset(name, About.of(random), infer_w0="inferred" in sys.argv[4:])
     clock = time.perf_counter()
     model, recipe = row.net(jax.random.key(0)), row.training.changed(epochs=4, batch_size=batch)
     made = time.perf_counter() - clock

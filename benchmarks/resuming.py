@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 import sdebnn
-from sdebnn.presets import preset
+from sdebnn.presets import About, preset
 from sdebnn.train import RunFolder
 
 EPOCHS, BATCHES = 3, 10
@@ -29,7 +29,7 @@ EPOCHS, BATCHES = 3, 10
 def train(name: str, kind: str, batch: int, folder: str, *, stop: bool, resume: bool) -> str:
     """Train, and return the digest of the parameters."""
     data, log = fit_worker.data(kind), RunFolder.log
-    row = preset(name, data)
+    row = preset(name, About.of(data))
 
     def log_and_stop(place: RunFolder, line: dict[str, Any]) -> None:
         log(place, line)

@@ -7,7 +7,7 @@ one H200.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -39,21 +39,68 @@ class Preset(NamedTuple):
     in_turn: bool = True  # whether members are trained one after the other
 
 
-def preset(name: str, data: DataSet, *, infer_w0: bool = False) -> Preset:
+class About(NamedTuple):
+    """What a preset needs to know about a data set. A run keeps it, so that its net can be made without the data.
+
+    ``center`` and ``spread`` are those of the columns of a table, or of the channels of images as fractions of 255;
+    ``target_center`` and ``target_spread`` those of the targets of a regression.
+    """
+
+    name: str
+    shape: tuple[int, ...]  # of an example
+    classes: tuple[str, ...] | None
+    examples: int
+    center: tuple[float, ...]
+    spread: tuple[float, ...]
+    target_center: tuple[float, ...] = ()
+    target_spread: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(data: DataSet) -> "About":
+        """What is to be known about a data set, from some of its training rows."""
+        shape, examples = tuple(data.train.x.shape[1:]), len(data.train.x)
+        if len(shape) == 3 and data.classes is not None:
+            looks = pixel_statistics(data)[1]
+            return About(data.name, shape, data.classes, examples, looks["mean"], looks["std"])
+        if len(shape) != 1:
+            raise ValueError(f"{data.name} has examples of shape {shape}: pass vectors, or images with classes.")
+        x, y = (np.asarray(part[evenly_spaced_rows(examples)], dtype=float) for part in data.train)
+        targets = () if data.classes is not None else map(_floats, Standardiser.of(y))
+        return About(data.name, shape, data.classes, examples, *map(_floats, Standardiser.of(x)), *targets)
+
+    @property
+    def are_images(self) -> bool:
+        """Whether the examples are images with classes."""
+        return len(self.shape) == 3
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
+def preset(name: str, about: About, *, infer_w0: bool = False) -> Preset:
     """A preset for a data set. If ``infer_w0``, w_0 is random, and otherwise a point."""
     check_choice("preset", name, PRESETS)
-    image = len(data.train.x.shape) == 4 and data.classes is not None
     if name == "paper":
-        if not image:
-            raise ValueError(f"preset='paper' is for images, and {data.name} has none: choose preset='ours'.")
-        return paper(data, infer_w0)
-    if not image:
-        return table(name, data, infer_w0)
-    of_images = small if min(data.train.x.shape[1:3]) < 16 else inferred if infer_w0 else residual
-    return of_images(name, data, infer_w0)
+        if not about.are_images:
+            raise ValueError(f"preset='paper' is for images, and {about.name} has none: choose preset='ours'.")
+        return paper(about, infer_w0)
+    if not about.are_images:
+        return table(name, about, infer_w0)
+    of_images = small if min(about.shape[:2]) < 16 else inferred if infer_w0 else residual
+    return of_images(name, about, infer_w0)
 
 
-def paper(data: DataSet, infer_w0: bool) -> Preset:
+def _of_images(about: About) -> dict[str, Any]:
+    """The arguments of a net that follow from the images."""
+    height, width, channels = about.shape
+    return {
+        "shape": (height, width, channels), "classes": len(about.classes or ()), "mean": about.center,
+        "std": about.spread,
+    }  # fmt: skip
+
+
+def paper(about: About, infer_w0: bool) -> Preset:
     """The paper's nets: one block for grey images, 2-2-2 blocks with squeezes between for images in colour.
 
     The paper's weights are not standardised, and ours are. In these units, its learning rates of 1e-3 and 7e-4 are
@@ -61,19 +108,17 @@ def paper(data: DataSet, infer_w0: bool) -> Preset:
     average of the parameters is an addition of ours. The paper's code multiplies the KL by 1e-3; here the weight is 1
     unless it is given.
     """
-    shape, looks = pixel_statistics(data)
+    shape = about.shape
     large = shape[2] > 1 and shape[0] % 8 == shape[1] % 8 == 0
     net = partial(
         paper_net,
-        shape,
-        len(data.classes or ()),
         blocks=(2, 2, 2) if large else (1,),
         width=64 if large else 32,
         drift=(2, 128, 2) if large else (1, 64, 1),
         prior=OU(sigma=0.1),
         initial=partial(Normal, std=0.1) if infer_w0 else Point,
         compute=_compute(),
-        **looks,
+        **_of_images(about),
     )
     rate = 1.7e-2 if large else 4e-2
     training = Recipe(
@@ -100,20 +145,20 @@ SMALL = {"fast": ImageSize((16, 32), 15, 1), "ours": ImageSize((16, 32), 30, 1),
 MEMBERS_OF_TABLES = {"fast": 1, "ours": 1, "best": 5}
 
 
-def residual(name: str, data: DataSet, infer_w0: bool) -> Preset:
+def residual(name: str, about: About, infer_w0: bool) -> Preset:
     """Our nets for images of at least 16 pixels, w_0 a point.
 
     Photos are shifted, mirrored and have a square covered in training; each draw of a prediction sees them shifted and
     mirrored in its own way, too.
     """
-    shape, looks = pixel_statistics(data)
+    shape = about.shape
     photos = shape[2] > 1
     size = (COLOUR if photos else GREY)[name]
     net = partial(
-        our_net, shape, len(data.classes or ()), channels=size.channels, stem_stride=1 if photos else 2,
-        views=RandomView(1, flip=photos), compute=_compute(), **looks,
+        our_net, channels=size.channels, stem_stride=1 if photos else 2,
+        views=RandomView(1, flip=photos), compute=_compute(), **_of_images(about),
     )  # fmt: skip
-    fill = tuple(255 * m for m in looks["mean"])
+    fill = tuple(255 * m for m in about.center)
     view = RandomView(4, flip=True, cutout=11, fill=fill) if photos else RandomView(2)
     training = Recipe(
         size.epochs,
@@ -124,18 +169,18 @@ def residual(name: str, data: DataSet, infer_w0: bool) -> Preset:
     return Preset(lambda key: net(key=key), Categorical(), training, members=size.members)
 
 
-def inferred(name: str, data: DataSet, infer_w0: bool) -> Preset:
+def inferred(name: str, about: About, infer_w0: bool) -> Preset:
     """Our nets for images of at least 16 pixels, w_0 inferred for one of the two convolutions of each field.
 
     On these data sets, inferring all of w_0 costs more nats than it saves: the ELBO then prefers blocks that do
     nothing.
     """
-    shape, looks = pixel_statistics(data)
+    shape = about.shape
     photos = shape[2] > 1
     size = {"fast": 0.25, "ours": 1, "best": 1}[name], {"fast": 1, "ours": 1, "best": 4}[name]
     net = partial(
-        our_net, shape, len(data.classes or ()), channels=(64, 128, 256) if photos else (64, 128),
-        stem_stride=1 if photos else 2, prior=OU(sigma=0.1), infer_w0_of=(1,), compute=_compute(), **looks,
+        our_net, channels=(64, 128, 256) if photos else (64, 128),
+        stem_stride=1 if photos else 2, prior=OU(sigma=0.1), infer_w0_of=(1,), compute=_compute(), **_of_images(about),
     )  # fmt: skip
     rate = 4e-2 if photos else 2e-2
     training = Recipe(
@@ -152,13 +197,13 @@ def _compute() -> Compute:
     return "float32" if platform() == "cpu" else "bfloat16"
 
 
-def small(name: str, data: DataSet, infer_w0: bool) -> Preset:
+def small(name: str, about: About, infer_w0: bool) -> Preset:
     """Our nets for small images, such as 8 by 8 pixels, which a CPU trains within minutes."""
-    shape, looks = pixel_statistics(data)
     size = SMALL[name]
     net = partial(
-        our_net, shape, len(data.classes or ()), channels=size.channels, blocks=1, infer_w0_of=(1,) if infer_w0 else (),
-        solver=FixedGrid(4, unroll=1, at_once=16), views=RandomView(1, padding="fill"), compute="float32", **looks,
+        our_net, channels=size.channels, blocks=1, infer_w0_of=(1,) if infer_w0 else (),
+        solver=FixedGrid(4, unroll=1, at_once=16), views=RandomView(1, padding="fill"), compute="float32",
+        **_of_images(about),
     )  # fmt: skip
     training = Recipe(
         size.epochs,
@@ -169,25 +214,26 @@ def small(name: str, data: DataSet, infer_w0: bool) -> Preset:
     return Preset(lambda key: net(key=key), Categorical(), training, members=size.members)
 
 
-def table(name: str, data: DataSet, infer_w0: bool) -> Preset:
+def table(name: str, about: About, infer_w0: bool) -> Preset:
     """Our net for vectors: ``SDEBNN.mlp`` with inputs and targets standardised inside."""
-    x, y = (np.asarray(part[evenly_spaced_rows(len(part))], dtype=float) for part in data.train)
-    if x.ndim != 2:
-        raise ValueError(f"{data.name} has examples of shape {x.shape[1:]}: pass vectors, or images with classes.")
-    size = x.shape[1]
-    outputs = len(data.classes) if data.classes is not None else y.shape[1]
-    columns = Standardiser.of(x)
-    targets = Standardiser.of(y) if data.classes is None else Standardiser.identity(outputs)
+    (size,) = about.shape
+    outputs = len(about.target_center) if about.classes is None else len(about.classes)
+    columns = Standardiser(np.array(about.center), np.array(about.spread))
+    targets = Standardiser.identity(outputs)
+    if about.classes is None:
+        targets = Standardiser(np.array(about.target_center), np.array(about.target_spread))
     into, out = Affine(-columns.center / columns.spread, 1 / columns.spread), Affine(*targets)
     # The noise starts at a tenth of the targets' spread.
-    likelihood = Categorical() if data.classes is not None else Gaussian(0.1 * float(targets.spread.mean()), learn=True)
+    likelihood = (
+        Categorical() if about.classes is not None else Gaussian(0.1 * float(targets.spread.mean()), learn=True)
+    )
 
     def net(key: PRNGKeyArray) -> SDEBNN:
         initial = Normal if infer_w0 else Point
         return SDEBNN.paper_mlp(size, outputs, widths=(32,), initial=initial, encoder=into, decoder=out, key=key)
 
-    batch = min(256, len(x))
-    epochs = max(10, 20_000 * batch // (4 * len(data.train.x)))
+    batch = min(256, about.examples)
+    epochs = max(10, 20_000 * batch // (4 * about.examples))
     training = Recipe(epochs, Objective(), Batches(batch), Optimizer(1e-2, clip=100.0, ema=0.998))
     return Preset(
         net, likelihood, training, draws_at_once=16, members=MEMBERS_OF_TABLES[name], in_turn=False

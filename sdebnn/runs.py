@@ -1,6 +1,6 @@
 """Runs of the command line: a folder with the settings, the training log, the checkpoints and the scores.
 
-RUN/run.json            the settings, from which the data and the net are made again
+RUN/run.json            the settings, and what the net needs to know about the data, from which it is made again
 RUN/metrics.jsonl       the training log             RUN/checkpoints/       the state of training
 RUN/member-1/ ...       the same of the other members of a mixture
 RUN/result.json         the scores of the trained model on the test part, and its bound on the training part
@@ -24,12 +24,15 @@ from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import SDEBNN, Ensemble, blocks
 from sdebnn.predict import evaluate
-from sdebnn.presets import PRESETS, Preset, preset
+from sdebnn.presets import PRESETS, About, Preset, preset
 from sdebnn.records import (
+    OBJECT,
     TEXT,
     YES_OR_NO,
     Rule,
     Rules,
+    broken,
+    check_record,
     check_same_settings,
     number,
     one_of,
@@ -55,6 +58,8 @@ KIND = "run of sdebnn, version 4"
 SEEDS = 2**32
 DRAWS = 16  # of each member, to score it
 BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
+WORDS = Rule("a list of words", lambda value: isinstance(value, list) and all(map(TEXT.holds, value)))
+NUMBERS = Rule("a list of numbers", lambda value: isinstance(value, list) and all(map(number().holds, value)))
 SHAPE = Rule("a list of sizes", lambda value: isinstance(value, list) and all(map(whole(1).holds, value)))
 RULES: Rules = {
     "data": TEXT,
@@ -67,7 +72,15 @@ RULES: Rules = {
     "patience": or_none(whole(1)),
     "members": or_none(whole(1)),
     "fingerprint": TEXT,
+    "about": OBJECT,
+}
+NUMBERS_ABOUT = ("center", "spread", "target_center", "target_spread")
+ABOUT_RULES: Rules = {
+    "name": TEXT,
     "shape": SHAPE,
+    "classes": or_none(WORDS),
+    "examples": whole(1),
+    **dict.fromkeys(NUMBERS_ABOUT, NUMBERS),
 }
 
 
@@ -103,10 +116,10 @@ class Settings(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The data, the untrained nets, one for each member, and their preset, made from settings."""
+    """The untrained nets, one for each member, and their preset, made from settings and what the data are like."""
 
     settings: Settings
-    data: DataSet
+    about: About
     preset: Preset
     nets: tuple[SDEBNN, ...]
 
@@ -126,14 +139,12 @@ class Run(NamedTuple):
         return jax.random.fold_in(jax.random.key(self.settings.seed), 1)
 
 
-def make(settings: Settings) -> Run:
-    """The data and the untrained net of a run."""
-    settings.check()
-    data = load(settings.data, seed=settings.seed)
-    row = preset(settings.preset, data, infer_w0=settings.infer_w0)
+def make(settings: Settings, about: About) -> Run:
+    """The untrained nets of a run."""
+    row = preset(settings.preset, about, infer_w0=settings.infer_w0)
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     members = row.members if settings.members is None else settings.members
-    return Run(settings, data, row, tuple(row.net(member_key(key, number)) for number in range(members)))
+    return Run(settings, about, row, tuple(row.net(member_key(key, number)) for number in range(members)))
 
 
 def train(
@@ -154,15 +165,17 @@ def train(
     settings.check()
     with RunFolder(out, tensorboard=tensorboard) as place:  # locks the folder before anything in it is read
         known = _known(settings, place, resume)
-        run = make(settings)
+        data = load(settings.data, seed=settings.seed)
+        run = make(settings, About.of(data))
         if known:
-            _check_same_data(run.data, out)
+            remedy = "the data have changed; restore them, or train another run"
+            check_same_settings(out, _read(out), {"fingerprint": _fingerprint(data)}, remedy)
             place.remember("run.json")
         # Before hours of training, and before rows are held out, which would change the row numbers in errors.
-        check_part("the training part", run.data.train, memory_limit)
-        check_part("the test part", run.data.test)
+        check_part("the training part", data.train, memory_limit)
+        check_part("the test part", data.test)
         recipe = run.preset.training.changed(epochs=settings.epochs, kl_weight=settings.kl_weight)
-        part, validation = run.data.train, None
+        part, validation = data.train, None
         if settings.validation:
             part, rest = held_out(part, settings.validation, seed=settings.seed, name="validation")
             validation = Validation(rest.x, rest.y, patience=settings.patience)
@@ -171,7 +184,7 @@ def train(
         objective = replace(recipe.objective, monitor_every=monitor)
         batches = replace(_fitting(recipe.batches, len(part.x)), memory_limit=memory_limit)
         if not known:
-            facts = {"fingerprint": _fingerprint(run.data), "shape": list(run.data.train.x.shape[1:])}
+            facts = {"fingerprint": _fingerprint(data), "about": run.about._asdict()}
             place.write("run.json", record_bytes(KIND, {**settings._asdict(), **facts}))
         fitted = fit(
             list(run.nets) if run.in_turn else run.model, run.preset.likelihood, part.x, part.y,
@@ -180,7 +193,7 @@ def train(
         )  # fmt: skip
         draws = draws or DRAWS * len(run.nets)
         result = {
-            **score(run, fitted.model, fitted.likelihood, draws),
+            **score(run, data.test, fitted.model, fitted.likelihood, draws),
             "elbo": _bound(run, fitted.model, fitted.likelihood, part),
             "settings": settings._asdict(),
             "draws": draws,
@@ -220,12 +233,17 @@ def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part:
 
 
 def score(
-    run: Run, model: AbstractModel, likelihood: AbstractLikelihood, draws: int | None, steps: int | None = None
+    run: Run,
+    part: Part,
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    draws: int | None,
+    steps: int | None = None,
 ) -> dict[str, float]:
-    """The scores of a trained model on the test part. The draws depend only on the run's seed."""
+    """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
     draws = draws or DRAWS * len(run.nets)
     return evaluate(
-        model, likelihood, *run.data.test, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
+        model, likelihood, *part, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
         draws_at_once=run.preset.draws_at_once, steps=steps,
     )  # fmt: skip
 
@@ -233,11 +251,10 @@ def score(
 def open_run(out: Path, *, best: bool = False) -> tuple[Run, SDEBNN | Ensemble, AbstractLikelihood]:
     """A run that was trained, at least in part, with the model and the likelihood of its last checkpoint.
 
-    With ``best``, they are those with the best validation score so far. Members of which there is no checkpoint yet are
-    left out.
+    The data are not read. With ``best``, they are those with the best validation score so far. Members of which there
+    is no checkpoint yet are left out.
     """
-    run = make(read_settings(out))
-    _check_same_data(run.data, out)
+    run = make(read_settings(out), read_about(out))
     trained = [folder for folder in _folders(run, out) if folder == out or saved_steps(folder)]
     pairs = []
     for folder, model in zip(trained, run.nets if run.in_turn else (run.model,), strict=False):
@@ -253,9 +270,33 @@ def read_settings(out: Path) -> Settings:
     return Settings(**{name: facts[name] for name in Settings._fields})
 
 
+def read_about(out: Path) -> About:
+    """What the net of a run knows about its data."""
+    facts = _read(out)["about"]
+    about = About(
+        facts["name"], tuple(facts["shape"]), None if facts["classes"] is None else tuple(facts["classes"]),
+        facts["examples"], *(tuple(facts[name]) for name in NUMBERS_ABOUT),
+    )  # fmt: skip
+    columns = about.shape[-1] if about.shape else 0
+    if len(about.shape) not in (1, 3) or not len(about.center) == len(about.spread) == columns:
+        raise broken(out / "run.json", "does not describe the data of a net")
+    return about
+
+
+def scored_part(out: Path, settings: Settings) -> Part:
+    """The test part of the data of a run, if it is still the one that the run was trained with."""
+    data = load(settings.data, seed=settings.seed, parts=("test",))
+    now, before = _part_fingerprint(data.test), _read(out)["fingerprint"].split()[2:]
+    if now.split() != before:
+        raise ValueError(
+            f"the test part of {settings.data} has changed since {out} was trained: restore it, or pass --data."
+        )
+    return data.test
+
+
 def check_inputs(out: Path, name: str, x: np.ndarray) -> None:
-    """Refuse inputs whose shape is not that of the training data. This makes neither the data nor the net."""
-    shape = tuple(_read(out)["shape"])
+    """Refuse inputs whose shape is not that of the training data. This makes no net."""
+    shape = read_about(out).shape
     if x.shape[1:] != shape:
         raise ValueError(
             f"{name} has examples of shape {x.shape[1:]}, the run was trained on {shape}: pass an array of shape "
@@ -267,20 +308,18 @@ def _read(out: Path) -> dict[str, Any]:
     file = out / "run.json"
     if not file.exists():
         raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
-    return read_record(file, KIND, RULES)
+    facts = read_record(file, KIND, RULES)
+    check_record(file, facts["about"], ABOUT_RULES)
+    return facts
 
 
 def _fingerprint(data: DataSet) -> str:
     """A digest of the training rows by which the net is standardised, and of as many test rows."""
-    return " ".join(
-        digest(np.asarray(a[evenly_spaced_rows(len(a))]))[:16] for part in (data.train, data.test) for a in part
-    )
+    return f"{_part_fingerprint(data.train)} {_part_fingerprint(data.test)}"
 
 
-def _check_same_data(data: DataSet, out: Path) -> None:
-    """Refuse data other than those of the run, because they would make another net than the trained one."""
-    remedy = "the data have changed; restore them, or train another run"
-    check_same_settings(out, _read(out), {"fingerprint": _fingerprint(data)}, remedy)
+def _part_fingerprint(part: Part) -> str:
+    return " ".join(digest(np.asarray(a[evenly_spaced_rows(len(a))]))[:16] for a in part)
 
 
 def _known(settings: Settings, place: RunFolder, resume: bool) -> bool:

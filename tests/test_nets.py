@@ -28,7 +28,7 @@ from sdebnn.convolutions import Pixels
 from sdebnn.data import DataSet, Part
 from sdebnn.models import blocks
 from sdebnn.nn import MeanField, ODEBlock, SDEBlock, TimeConv, TimeMLP
-from sdebnn.presets import preset
+from sdebnn.presets import About, preset
 from sdebnn.processes import Independent
 from sdebnn.train import grouped_muon, stacks
 
@@ -190,8 +190,8 @@ def data_of(shape, classes):
 
 
 @pytest.mark.parametrize("make", [
-    lambda: preset("paper", data_of((32, 32, 3), 10)).net(KEY),
-    lambda: preset("ours", data_of((32, 32, 3), 10), infer_w0=True).net(KEY),
+    lambda: preset("paper", About.of(data_of((32, 32, 3), 10))).net(KEY),
+    lambda: preset("ours", About.of(data_of((32, 32, 3), 10)), infer_w0=True).net(KEY),
     lambda: SDEBNN.paper_mlp(5, 1, key=KEY),
     lambda: ResNet(3, 10, key=KEY),
 ], ids=["paper", "ours", "mlp", "resnet"])  # fmt: skip
@@ -217,12 +217,15 @@ def test_a_net_is_made_by_few_programs(make):
 def test_every_preset_infers_w0_if_and_only_if_told():
     for name, shape in (("ours", (8, 8, 1)), ("paper", (8, 8, 3)), ("ours", (28, 28, 1)), ("paper", (28, 28, 1))):
         for inferred in (False, True):
-            row = preset(name, data_of(shape, 3), infer_w0=inferred)
+            row = preset(name, About.of(data_of(shape, 3)), infer_w0=inferred)
             net = eqx.filter_eval_shape(row.net, KEY)
             laws = jax.tree.leaves([b.initial for b in blocks(net)], is_leaf=lambda x: isinstance(x, Point | Normal))
             assert any(isinstance(law, Normal) for law in laws) == inferred
     with pytest.raises(ValueError, match="is for images"):
-        preset("paper", DataSet("t", Part(np.zeros((4, 2)), np.zeros((4, 1))), Part(np.zeros((4, 2)), None), None))
+        preset(
+            "paper",
+            About.of(DataSet("t", Part(np.zeros((4, 2)), np.zeros((4, 1))), Part(np.zeros((4, 2)), None), None)),
+        )
 
 
 def test_our_optimiser_moves_each_kind_of_array_at_its_own_rate():

@@ -1,15 +1,18 @@
 """Runs by the command line: from a name to a trained model that is found again, scored and asked."""
 
 import json
+import shutil
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
 from sdebnn import SDEBNN, cli, runs
-from sdebnn.data import home
+from sdebnn.data import home, load
+from sdebnn.presets import About
 from sdebnn.train import engine
 
 
@@ -58,26 +61,28 @@ def test_predictions_are_written_as_probabilities(moons, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_table_of_numbers_trains_and_predicts_means_and_spreads(tmp_path, capsys):
+def test_a_csv_trains_and_is_predicted_as_a_csv(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3)) * [1, 100, 1e-3] + [0, 5000, 0]
     y = 1000 + 50 * x[:, 0] + rng.normal(size=300)
     np.savetxt(tmp_path / "t.csv", np.column_stack([x, y]), delimiter=",", header="a,b,c,y", comments="")
-    out = tmp_path / "run"
-    cli.app(
-        ["train", "--data", str(tmp_path / "t.csv"), "--epochs", "150", "--out", str(out), "--json"],
-        standalone_mode=False,
-    )
+    out, file = tmp_path / "run", tmp_path / "t.csv"
+    cli.app(["train", "--data", str(file), "--members", "2", "--out", str(out), "--json"], standalone_mode=False)
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert scores["rmse"] < 15 < np.std(y)
-    np.save(tmp_path / "x.npy", x[:5])
+    assert scores["rmse"] < 3 < np.std(y)
+    file.unlink()
+    np.savetxt(tmp_path / "new.csv", x[:5, ::-1], delimiter=",", header="c,b,a", comments="")
     cli.app(
-        ["predict", str(out), str(tmp_path / "x.npy"), "--out", str(tmp_path / "p.npy")], standalone_mode=False
+        ["predict", str(out), str(tmp_path / "new.csv"), "--out", str(tmp_path / "p.csv")], standalone_mode=False
     )  # fmt: skip
-    table = np.load(tmp_path / "p.npy")
-    assert table.shape == (5, 2)
-    assert np.all(table[:, 1] > 0)
-    np.testing.assert_allclose(table[:, 0], y[:5], atol=60)
+    assert "5 rows of y, std" in capsys.readouterr().out
+    table = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True)
+    np.testing.assert_allclose(table["y"], y[:5], atol=5)
+    assert np.all((table["lower"] < table["y"]) & (table["y"] < table["upper"]))
+    cli.app(["evaluate", str(out), "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["rmse"] == scores["rmse"]
+    cli.app(["info", str(out), "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["task"] == "regression"
 
 
 def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_path):
@@ -161,9 +166,18 @@ def test_a_net_is_not_made_from_other_data_than_it_was_trained_on(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     data = own(tmp_path / "data", x, y)
     runs.train(runs.Settings(str(data), epochs=1), tmp_path / "run", progress=False)
+    run, model, _ = runs.open_run(tmp_path / "run")
     np.save(data / "x_train.npy", 10 * x + 3)
+    again, same, _ = runs.open_run(tmp_path / "run")  # which does not read them
+    assert again.about == run.about
+    assert eqx.tree_equal(model, same)
     with pytest.raises(ValueError, match="the data have changed"):
-        runs.open_run(tmp_path / "run")
+        runs.train(run.settings, tmp_path / "run", resume=True, progress=False)
+    np.save(data / "x_test.npy", x + 1)
+    with pytest.raises(ValueError, match="the test part"):
+        runs.scored_part(tmp_path / "run", run.settings)
+    shutil.rmtree(data)
+    assert eqx.tree_equal(model, runs.open_run(tmp_path / "run")[1])
 
 
 @pytest.mark.slow
@@ -175,9 +189,10 @@ def test_digits_reach_ninety_six_percent(tmp_path):
 def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
     if not (home() / "mnist").exists():
         pytest.skip("no MNIST in SDEBNN_DATA")
-    run = runs.make(runs.Settings("mnist", "paper"))
-    assert run.data.train.x.shape == (60_000, 28, 28, 1)
-    outputs, _ = run.model(jax.numpy.asarray(run.data.test.x[:2]), key=run.key)
+    data = load("mnist")
+    run = runs.make(runs.Settings("mnist", "paper"), About.of(data))
+    assert data.train.x.shape == (60_000, 28, 28, 1)
+    outputs, _ = run.model(jax.numpy.asarray(data.test.x[:2]), key=run.key)
     assert np.isfinite(outputs).all()
     pixels = run.model.layers[0].module  # the mean and spread of MNIST that everyone quotes, from one row in six
     assert pixels.mean[0] == pytest.approx(0.1307, abs=2e-3)
@@ -220,7 +235,8 @@ def test_a_mixture_that_was_stopped_in_its_second_member_resumes_to_the_same_res
     assert result["draws"] == 32
     run, mixture, likelihood = runs.open_run(tmp_path / "run")
     assert mixture.size == 2
-    assert runs.score(run, mixture, likelihood, None)["nll"] == result["nll"]
+    part = runs.scored_part(tmp_path / "run", settings)
+    assert runs.score(run, part, mixture, likelihood, None)["nll"] == result["nll"]
 
 
 def test_members_of_a_table_are_trained_together(tmp_path):

@@ -236,8 +236,8 @@ EDITS = {  # of run.json, each with the seal that goes with it
     "a weight that is no number": {"kl_weight": None},
     "a negative weight": {"kl_weight": -1.0},
     "a flag that is none": {"infer_w0": "yes"},
-    "no shape": {"shape": ...},
-    "a shape of words": {"shape": ["a"]},
+    "nothing about the data": {"about": ...},
+    "a shape of words": {"about": {"name": "t", "shape": ["two"]}},
     "a share of everything": {"validation": "all"},
 }
 

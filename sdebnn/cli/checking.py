@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -19,7 +20,7 @@ from sdebnn.files import contents
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
 from sdebnn.records import read_record
-from sdebnn.runs import make, read_settings
+from sdebnn.runs import make, read_about, read_settings
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
 from sdebnn.train import saved_steps
@@ -61,7 +62,7 @@ def _result(file: Path) -> dict[str, Any]:
 
 def info(
     run: Annotated[Path | None, typer.Argument(help="The folder of a run to describe.")] = None,
-    layers: Annotated[bool, typer.Option("--layers", help="Also describe the net of the run: reads its data.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also describe the net of the run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print what is installed and on which device it runs, or the settings and the progress of a run.
@@ -95,8 +96,9 @@ def info(
             **(_result(result) if result.exists() else {"result": None}),
         }
         if layers:
-            made = make(settings)
-            facts["layers"] = str(describe(made.model, made.data.train.x[: made.preset.training.batches.size]))
+            made = make(settings, read_about(run))
+            batch = np.zeros((made.preset.training.batches.size, *made.about.shape), np.float32)
+            facts["layers"] = str(describe(made.model, batch))
     if as_json:
         print(json.dumps(facts))
         return

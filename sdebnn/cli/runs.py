@@ -121,7 +121,8 @@ def evaluate(
         raise ValueError(f"--data is for runs of tables, and {run} is none: leave it out.")
     made, model, likelihood = runs.open_run(run, best=best)
     with plain_warnings():
-        scores = runs.score(made, model, likelihood, draws, steps)
+        part = runs.scored_part(run, made.settings)
+        scores = runs.score(made, part, model, likelihood, draws, steps)
     _print_result({**scores, "draws": draws or runs.DRAWS * len(made.nets)}, as_json)
 
 
@@ -149,7 +150,7 @@ def predict(
     check_array(str(inputs), x, least_ndim=2)
     runs.check_inputs(run, str(inputs), x)
     made, model, likelihood = runs.open_run(run, best=best)
-    if made.data.train.x.dtype == np.uint8 != x.dtype:
+    if made.about.are_images and x.dtype != np.uint8:
         raise ValueError(f"{inputs} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
     x = x if x.dtype == np.uint8 else np.asarray(x, np.float32)
     with plain_warnings():
