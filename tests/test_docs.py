@@ -28,7 +28,8 @@ DOTTED = re.compile(r"\bsdebnn((?:\.[A-Za-z_]\w*)+)")
 NAME = re.compile(r"^[A-Za-z_]\w*(?:\.\w+)*(?=\(|=|$)")
 # Words of the mathematics, of commands and of other libraries that stand between backticks.
 OTHER_NAMES = {
-    "H_t", "NN_φ", "h_0", "h_1", "h_t", "u_k", "w_0", "w_1", "w_t", "exp", "lower", "upper", "cross_val_score",
+    "H_t", "NN_φ", "h_0", "h_1", "h_t", "u_k", "w_0", "w_1", "w_t", "exp", "lower", "upper", "unlike", "houses", "new",
+    "cross_val_score",
     "check_estimator", "BacksolveAdjoint", "SDEBNN_DATA", "XLA_FLAGS", "hopper", "jit",
 }  # fmt: skip
 OTHER_PACKAGES = {"jax", "lax", "eqx", "optax", "diffrax", "multiprocessing"}

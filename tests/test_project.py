@@ -17,7 +17,7 @@ ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields", "waves",
     "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
     "baselines", "nets", "describe", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts",
-    "plots", "verify", "cli",
+    "tables", "plots", "verify", "cli",
 ]  # fmt: skip
 
 

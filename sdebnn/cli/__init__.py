@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
@@ -9,16 +10,20 @@ import typer
 
 from sdebnn import __version__
 from sdebnn.cli import checking, compare, data, demo, runs
+from sdebnn.cli.kept_programs import with_kept_programs
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Infinitely deep Bayesian neural networks.",
 )
-for command in (demo.demo, runs.train, runs.evaluate, runs.predict, compare.compare, checking.info):
-    app.command()(command)
-app.command("verify")(checking.verify_command)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo, "train": runs.train, "evaluate": runs.evaluate, "predict": runs.predict,
+    "compare": compare.compare, "verify": checking.verify_command,
+}  # fmt: skip
+for name, command in COMMANDS.items():
+    app.command(name)(with_kept_programs(command))
+app.command()(checking.info)
 app.add_typer(data.app, name="data")
 
 
@@ -32,9 +37,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the output, such as head, has exited; files are already written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
+        if "--debug" in sys.argv:
+            raise
         _refuse(str(error))
     except Exception:
-        if _has_device():
+        if "--debug" in sys.argv or _has_device():
             raise
         asked = os.environ.get("JAX_PLATFORMS", "")
         _refuse(
@@ -57,7 +64,10 @@ def _refuse(words: str) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
     if version:
         print(f"sdebnn {__version__}")
         raise typer.Exit

@@ -97,7 +97,7 @@ def info(
         }
         if layers:
             made = make(settings, read_about(run))
-            batch = np.zeros((made.preset.training.batches.size, *made.about.shape), np.float32)
+            batch = np.zeros((made.preset.training.batches.size or 1, *made.about.shape), np.float32)
             facts["layers"] = str(describe(made.model, batch))
     if as_json:
         print(json.dumps(facts))

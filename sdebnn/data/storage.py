@@ -20,7 +20,12 @@ def home(folder: Folder = None) -> Path:
         return Path(folder).expanduser()
     if given := os.environ.get("SDEBNN_DATA"):
         return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sdebnn"
+    return user_cache() / "sdebnn"
+
+
+def user_cache() -> Path:
+    """The folder in which programs of this user keep what can be made or fetched again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def file_md5(path: Path) -> str:
