@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, special
 from small_models import KEY, QUIET, say_nothing
 
-from sdebnn import Categorical, Objective, Optimizer, Validation, elbo, fit, predict
-from sdebnn.baselines import Ensemble, LastLayerLaplace, TemperatureScaled
+from sdebnn import Categorical, Ensemble, Objective, Optimizer, Validation, elbo, fit, predict
+from sdebnn.baselines import LastLayerLaplace, TemperatureScaled
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 

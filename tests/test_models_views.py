@@ -31,6 +31,7 @@ def test_a_key_names_one_view_whatever_the_batch():
         assert kl == 0
 
 
+@pytest.mark.usefixtures("_as_a_user")
 def test_a_view_that_is_none_is_refused():
     with pytest.raises(ValueError, match="RandomView"):
         Views(lambda x: x)

@@ -100,6 +100,12 @@ def test_columns_that_name_rows_are_left_out_aloud():
     with pytest.warns(UserWarning, match="'id' holds 30 different words"):
         coder = ColumnCoder.of(Frame({"id": names, "x": np.arange(30.0)}))
     assert [part.name for part in coder.parts] == ["x"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is not mentioned again
+        assert ColumnCoder.from_json(coder.to_json()) == coder
+        np.testing.assert_array_equal(
+            coder.matrix(Frame({"id": names, "x": np.arange(30.0)}), where="t")[:, 0], range(30)
+        )  # fmt: skip
     with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="no column is left"):
         ColumnCoder.of(Frame({"id": names}))
 

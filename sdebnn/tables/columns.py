@@ -54,9 +54,10 @@ class WordColumn(NamedTuple):
 
 
 class ColumnCoder(NamedTuple):
-    """The columns that a model takes, in the order of its matrix."""
+    """The columns that a model takes, in the order of its matrix, and those that it leaves out."""
 
     parts: tuple[NumberColumn | WordColumn, ...]
+    left_out: tuple[str, ...] = ()
 
     @staticmethod
     def of(frame: Frame) -> "ColumnCoder":
@@ -68,7 +69,9 @@ class ColumnCoder(NamedTuple):
                 parts.append(part)
         if not parts:
             raise ValueError("no column is left to predict from: add columns of numbers, or of few different words.")
-        return ColumnCoder(tuple(parts))
+        return ColumnCoder(
+            tuple(parts), tuple(name for name in frame.columns if name not in {part.name for part in parts})
+        )
 
     @property
     def width(self) -> int:
@@ -83,7 +86,7 @@ class ColumnCoder(NamedTuple):
             raise ValueError(
                 f"{where} has no column {shown(absent[0])}, which the model needs: it takes {', '.join(names)}."
             )
-        extra = [name for name in frame.columns if name not in names]
+        extra = [name for name in frame.columns if name not in names and name not in self.left_out]
         if extra:
             warnings.warn(f"{where}: the model does not use {', '.join(map(shown, extra))}.", stacklevel=2)
         return np.hstack([self._encoded(part, frame.columns[part.name], where) for part in self.parts])
@@ -114,15 +117,22 @@ class ColumnCoder(NamedTuple):
     def to_json(self) -> list[dict[str, Any]]:
         """The columns as JSON, for ``from_json``."""
         return [
-            {"kind": "numbers" if isinstance(part, NumberColumn) else "words", **part._asdict()} for part in self.parts
+            *(
+                {"kind": "numbers" if isinstance(part, NumberColumn) else "words", **part._asdict()}
+                for part in self.parts
+            ),
+            *({"kind": "left out", "name": name} for name in self.left_out),
         ]
 
     @staticmethod
     def from_json(columns: list[Any]) -> "ColumnCoder":
         """The coder that ``to_json`` described; a ValueError if it describes none."""
         parts: list[NumberColumn | WordColumn] = []
+        left_out: list[str] = []
         for column in columns:
             match column:
+                case {"kind": "left out", "name": str(name)}:
+                    left_out.append(name)
                 case {"kind": "numbers", "name": str(name), "median": float(median), "with_missing": bool(gone)}:
                     parts.append(NumberColumn(name, median, gone))
                 case {"kind": "words", "name": str(name), "words": [_, *_] as words}:
@@ -133,7 +143,7 @@ class ColumnCoder(NamedTuple):
                     raise ValueError(f"{shown(column)} describes no column")
         if not parts or len({part.name for part in parts}) < len(parts):
             raise ValueError("there are no columns, or two of one name")
-        return ColumnCoder(tuple(parts))
+        return ColumnCoder(tuple(parts), tuple(left_out))
 
 
 def _numbers_of(name: str, column: np.ndarray) -> NumberColumn | None:

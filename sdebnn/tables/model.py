@@ -179,8 +179,7 @@ def fit_table(frame: Frame, target: str, task: Task, *, where: str, **parameters
     """Fit the estimator of a task, with these parameters, to the rows of a frame."""
     inputs = frame.without(target)
     coder = ColumnCoder.of(inputs)
-    used = {part.name for part in coder.parts}
-    matrix = coder.matrix(Frame({name: column for name, column in inputs.columns.items() if name in used}), where=where)
+    matrix = coder.matrix(inputs, where=where)
     estimator = (SDEBNNRegressor if task == "regression" else SDEBNNClassifier)(**parameters)
     estimator.fit(matrix, targets_of(frame.columns[target], task))
     return TableModel(target, coder, estimator, Distance.of(matrix))
