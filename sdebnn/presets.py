@@ -1,6 +1,6 @@
 """Presets: nets for data sets, with the options to train them.
 
-"ours" is a mixture of few nets, "fast" a single small net, "best" a mixture of many. "paper" has the numbers of the
+"fast" is a single small net, "ours" one or two nets, "best" a mixture of more. "paper" has the numbers of the
 paper's table of hyper-parameters; differences are mentioned in its docstring. Ours were chosen on a validation part, on
 one H200.
 """

@@ -27,6 +27,7 @@ from safetensors.numpy import save as serialise
 from sdebnn.checks import shown
 from sdebnn.files import contents, write_whole
 
+MAX_RESULT_BYTES = 2**24
 MAX_RECORD_BYTES = 2**26
 TYPES = {
     "BOOL": np.bool_,
@@ -171,6 +172,14 @@ def check_finite(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if jnp.issubdtype(array.dtype, jnp.inexact) and not np.isfinite(array).all():
             raise broken(file, f"holds NaN or infinite parameters in {name}")
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """The scores in ``result.json`` of a run."""
+    try:
+        return dict(json.loads(contents(file, MAX_RESULT_BYTES)))
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f"{file} is damaged: run sdebnn train with --resume to write it again.") from None
 
 
 def save_one(path: Path, arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> None:

@@ -188,10 +188,12 @@ def train(
             place.write("run.json", record_bytes(KIND, {**settings._asdict(), **facts}))
         fitted = fit(
             list(run.nets) if run.in_turn else run.model, run.preset.likelihood, part.x, part.y,
-            key=run.key, validation=validation, checkpoints=Checkpoints(place, resume, save_every), progress=progress,
+            key=run.key, validation=validation, progress=progress,
+            checkpoints=Checkpoints(place, resume, save_every, tensorboard=tensorboard),
             **recipe._replace(objective=objective, batches=batches).options(),
         )  # fmt: skip
-        draws = draws or DRAWS * len(run.nets)
+        draws = DRAWS * len(run.nets) if draws is None else draws
+        place.hold()  # the folder may have been deleted meanwhile
         result = {
             **score(run, data.test, fitted.model, fitted.likelihood, draws),
             "elbo": _bound(run, fitted.model, fitted.likelihood, part),
@@ -201,7 +203,7 @@ def train(
             "examples": len(part.x),
             "parameters": parameter_count(fitted.model),
             "random_weights": sum(block.weights.size for net in run.nets for block in blocks(net)),
-            "fit_seconds": round(sum(map(saved_seconds, _folders(run, out))), 2),
+            "fit_seconds": round(sum(saved_seconds(each) for each in _folders(run, out) if saved_steps(each)), 2),
             "device": jax.devices()[0].device_kind,
             "versions": {"jax": jax.__version__, "python": platform.python_version()},
         }
@@ -241,7 +243,7 @@ def score(
     steps: int | None = None,
 ) -> dict[str, float]:
     """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
-    draws = draws or DRAWS * len(run.nets)
+    draws = DRAWS * len(run.nets) if draws is None else draws
     return evaluate(
         model, likelihood, *part, draws=draws, key=jax.random.fold_in(jax.random.key(run.settings.seed), 2),
         draws_at_once=run.preset.draws_at_once, steps=steps,
@@ -288,9 +290,7 @@ def scored_part(out: Path, settings: Settings) -> Part:
     data = load(settings.data, seed=settings.seed, parts=("test",))
     now, before = _part_fingerprint(data.test), _read(out)["fingerprint"].split()[2:]
     if now.split() != before:
-        raise ValueError(
-            f"the test part of {settings.data} has changed since {out} was trained: restore it, or pass --data."
-        )
+        raise ValueError(f"the test part of {settings.data} has changed since {out} was trained: restore it.")
     return data.test
 
 

@@ -1,14 +1,29 @@
 """Ensembles: training all members together, and the weight of each in a prediction."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import numpy as np
 import pytest
 from small_models import GRID, KEY, QUIET, X, Y, arrays, members, over_keys
 
-from sdebnn import SDEBNN, Batches, Checkpoints, Deterministic, Ensemble, Gaussian, Objective, Optimizer, fit, predict
+from sdebnn import (
+    SDEBNN,
+    Batches,
+    Checkpoints,
+    Deterministic,
+    Ensemble,
+    Gaussian,
+    Objective,
+    Optimizer,
+    Validation,
+    fit,
+    predict,
+)
 from sdebnn.baselines import Hypernet, TemperatureScaled
 from sdebnn.nn import MeanField, ODEBlock, TimeMLP, draw_keys
+from sdebnn.train import grouped_muon
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 
@@ -79,3 +94,12 @@ def test_models_that_would_learn_a_likelihood_each_are_refused_in_a_list():
         fit(nets, Gaussian(0.3, learn=True), X, Y, **QUIET)
     with pytest.raises(ValueError, match="at least one"):
         fit([], Gaussian(0.3), X, Y, **QUIET)
+    held_out = Validation(X, Y)
+    with pytest.raises(ValueError, match="TemperatureScaled learns from the data after"):
+        fit([TemperatureScaled(net) for net in nets], Gaussian(0.3), X, Y, validation=held_out, **QUIET)
+
+
+def test_muon_refuses_members_that_are_trained_together():
+    rule = partial(grouped_muon, 0.1)
+    with pytest.raises(ValueError, match="pass fit a list"):
+        fit(Ensemble(members()), Gaussian(0.3), X, Y, optimizer=Optimizer(rule=rule), **QUIET)

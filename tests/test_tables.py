@@ -11,8 +11,17 @@ from sdebnn import SDEBNNRegressor
 from sdebnn.tables.columns import ColumnCoder
 from sdebnn.tables.forecasts import forecast, table_scores, write_columns
 from sdebnn.tables.frame import Frame, read_frame
-from sdebnn.tables.model import INPUTS_FILE, MODEL_FILE, Distance, fit_table, known_rows, load_table, task_of
-from sdebnn.tables.runs import TableSettings, read_table_run, split, train_table
+from sdebnn.tables.model import (
+    INPUTS_FILE,
+    MODEL_FILE,
+    Distance,
+    fit_table,
+    known_rows,
+    load_table,
+    targets_of,
+    task_of,
+)
+from sdebnn.tables.runs import TableSettings, _with_all_classes, read_table_run, split, train_table
 
 QUICK = {"members": 1, "max_iter": 40, "random_state": 0}
 
@@ -55,6 +64,7 @@ def test_columns_are_numbers_or_words_and_cells_may_be_missing(tmp_path):
     ("a,a\n1,2\n", "'a'"),
     ("a,\n1,2\n", "twice or empty"),
     ("a,b\n", "no rows"),
+    ("a,b\n1,2\n\n3,4\n", "line 3 is empty"),
     ("a,b\n1,2020-01-02\n2,2020-01-03\n", "dates or times such as '2020-01-02'"),
     ("a,b\n1,5\n2,6\n3,seven\n", "line 4, column 'b' holds 'seven'"),
     ('a,b\n1,"1,000"\n2,6\n3,7\n', "line 2, column 'b' holds '1,000'"),
@@ -63,6 +73,17 @@ def test_files_that_are_no_tables_are_refused_in_words(tmp_path, text, words):
     with pytest.raises(ValueError, match=r"t\.csv") as error:
         read_frame(written(tmp_path / "t.csv", text))
     assert words in str(error.value)
+
+
+def test_rows_without_a_cell_are_kept_and_columns_have_the_kinds_that_are_asked_for(tmp_path):
+    file = written(tmp_path / "t.csv", "code,when,x\n12,2020-01-01,1\n13,2020-01-02,2\nA1,2020-01-03,3\n,,\n\n")
+    frame = read_frame(file, words=["code"], used=["code", "x"])
+    assert frame.columns["code"].tolist() == ["12", "13", "A1", None]
+    np.testing.assert_array_equal(frame.columns["x"], [1, 2, 3, np.nan])
+
+
+def test_labels_that_are_numbers_keep_their_digits():
+    assert targets_of(np.array([1234567.0, 1234568.0, 0.1]), "classification").tolist() == ["1234567", "1234568", "0.1"]
 
 
 # Columns
@@ -191,7 +212,10 @@ def test_a_model_of_classes_names_them():
     np.testing.assert_allclose(columns["entropy"], -p * np.log(p) - (1 - p) * np.log(1 - p), rtol=1e-6)
     assert set(columns["kind"]) <= {"high", "low"}
     assert np.all(columns["entropy_reducible"] <= columns["entropy"])
-    assert set(table_scores(found, table, where="t")) == {"nll", "accuracy", "ece", "brier"}
+    assert set(table_scores(found, table, where="t")) == {"nll", "accuracy", "ece", "brier", "rows"}
+    other = Frame({**table.columns, "kind": np.array(["huge", *kind[1:]], object)})
+    with pytest.warns(UserWarning, match="1 rows of classes that training did not know, such as 'huge'"):
+        assert table_scores(found, other, where="t")["rows"] == 59
 
 
 # Folders
@@ -256,10 +280,23 @@ def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_
         train_table(settings, tmp_path / "run")
     with pytest.raises(ValueError, match="members=2"):
         train_table(settings._replace(members=3), tmp_path / "run", resume=True)
+    file.write_text(file.read_text() + "50,red,20\n")
+    with pytest.raises(ValueError, match="has changed"):
+        train_table(settings, tmp_path / "run", resume=True)
     file.unlink()
     (tmp_path / "run").rename(tmp_path / "moved")
     assert forecast(load_table(tmp_path / "moved"), test, where="t")["price"] == pytest.approx(alone.predict(x_test))
     assert str(tmp_path) not in json.dumps(read_table_run(tmp_path / "moved"))
+
+
+def test_classes_that_only_the_test_rows_have_are_learned():
+    train, test = (
+        Frame({"x": np.arange(float(len(kinds))), "kind": np.array(kinds, object)})
+        for kinds in (["a", "b"], ["b", "c"])
+    )
+    train, test = _with_all_classes(train, test, "kind")
+    assert train.columns["kind"].tolist() == ["a", "b", "c"]
+    assert test.columns["kind"].tolist() == ["b"]
 
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
@@ -270,6 +307,7 @@ def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
         (TableSettings(str(tmp_path / "none.csv")), "none.csv"),
         (TableSettings(str(file), test=1.0), "test=1.0"),
         (TableSettings(str(file), members=0), "members=0"),
+        (TableSettings(str(written(tmp_path / "std.csv", "a,std\n1,2.5\n2,3.5\n"))), "'std'"),
     ):
         with pytest.raises(ValueError, match=words):
             train_table(settings, tmp_path / "run", progress=False)

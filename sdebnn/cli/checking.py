@@ -3,7 +3,7 @@
 import json
 import platform
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -16,16 +16,13 @@ from sdebnn.convolutions import kernels
 from sdebnn.data import CATALOGUE, home
 from sdebnn.describe import describe
 from sdebnn.devices import platform as platform_in_use
-from sdebnn.files import contents
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
-from sdebnn.records import read_record
+from sdebnn.records import read_record, read_result
 from sdebnn.runs import make, read_about, read_settings
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
 from sdebnn.train import saved_steps
-
-MAX_RESULT_BYTES = 2**24
 
 
 def verify_command(
@@ -51,13 +48,6 @@ def verify_command(
     else:
         console.print(f"{len(rows) - failed} of {len(rows)} hold on {jax.devices()[0].device_kind}.", highlight=False)
     raise typer.Exit(1 if failed else 0)
-
-
-def _result(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(contents(file, MAX_RESULT_BYTES)))
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(f"{file} is damaged: run sdebnn train with --resume to write it again.") from None
 
 
 def info(
@@ -86,14 +76,14 @@ def info(
     elif is_table_run(run):
         if layers:
             raise ValueError(f"{run} is a run of a table, whose nets have no layers to show: leave out --layers.")
-        facts = {**read_record(run / "run.json", TABLE_KIND, {}), **_result(run / "result.json")}
+        facts = {**read_record(run / "run.json", TABLE_KIND, {}), **read_result(run / "result.json")}
     else:
         settings, steps = read_settings(run), saved_steps(run)
         result = run / "result.json"
         facts = {
             **settings._asdict(),
             "checkpoints at steps": steps,
-            **(_result(result) if result.exists() else {"result": None}),
+            **(read_result(result) if result.exists() else {"result": None}),
         }
         if layers:
             made = make(settings, read_about(run))

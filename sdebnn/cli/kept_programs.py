@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import platform
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -43,6 +44,8 @@ def _keep_programs() -> None:
     folder = user_cache() / "sdebnn-programs" / _processor()
     folder.mkdir(parents=True, exist_ok=True)
     _remove_oldest(folder)
+    # A file that another process was killed while writing cannot be read; the program is then compiled again.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
 

@@ -53,19 +53,21 @@ def train(
 ) -> None:
     """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later.
 
-    A .csv file is a table, whose first line names the columns. It is learned by the estimators of sdebnn.
+    A .csv file is a table, whose first line names the columns. It is learned by the estimators of sdebnn in one go: if
+    it is stopped, it starts anew.
     """
-    if Path(data).suffix in TABLES and find(data) is None:
-        others = {"--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
-                  "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
-                  "--tensorboard": tensorboard}  # fmt: skip
-        for name, given in others.items():
-            if given:
-                raise ValueError(f"{name} is for nets of images and arrays, and {data} is a table: leave it out.")
+    if Path(data).suffix.lower() in TABLES and find(data) is None:
+        others = {
+            "--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
+            "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
+            "--tensorboard": tensorboard, "--validation": validation != 0.1, "--save-every": save_every != 60.0,
+            "--memory-limit": memory_limit != 2048,
+        }  # fmt: skip
+        _refuse_others(others, f"is for nets of images and arrays, and {data} is a table")
         _train_table(data, out, target, task, seed, test, members, kl_weight, resume, as_json)
         return
-    if target is not None or task is not None:
-        raise ValueError(f"--target and --task are for tables, and {data} is no .csv file: leave them out.")
+    others = {"--target": target is not None, "--task": task is not None, "--test": test != 0.1}
+    _refuse_others(others, f"is for tables, and {data} is no .csv file")
     if find(data) is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be opened from any folder
     settings = runs.Settings(data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members)
@@ -77,6 +79,13 @@ def train(
             memory_limit=memory_limit * 2**20, tensorboard=tensorboard,
         )  # fmt: skip
     _print_result(result, as_json)
+
+
+def _refuse_others(given: dict[str, bool], why: str) -> None:
+    """Refuse an option that would be ignored."""
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{name} {why}: leave it out.")
 
 
 def _train_table(
@@ -115,18 +124,19 @@ def evaluate(
     """Score a run's model on the test part of its data, or on a table of your own."""
     if is_table_run(run):
         tables = _tables()
+        others = {"--draws": draws is not None, "--steps": steps is not None, "--best": best}
+        _refuse_others(others, f"is for runs of images and arrays, and {run} is one of a table")
         with plain_warnings():
             model = tables.open_table(run)
             scores = tables.result_of(run) if data is None else tables.scores_on(model, data)
         _print_result(scores, as_json)
         return
-    if data is not None:
-        raise ValueError(f"--data is for runs of tables, and {run} is none: leave it out.")
+    _refuse_others({"--data": data is not None}, f"is for runs of tables, and {run} is none")
     made, model, likelihood = runs.open_run(run, best=best)
     with plain_warnings():
         part = runs.scored_part(run, made.settings)
         scores = runs.score(made, part, model, likelihood, draws, steps)
-    _print_result({**scores, "draws": draws or runs.DRAWS * len(made.nets)}, as_json)
+    _print_result({**scores, "draws": runs.DRAWS * len(made.nets) if draws is None else draws}, as_json)
 
 
 def predict(
@@ -145,8 +155,11 @@ def predict(
     """
     key_of(seed)
     if is_table_run(run):
+        others = {"--draws": draws is not None, "--seed": seed != 0, "--best": best}
+        _refuse_others(others, f"is for runs of images and arrays, and {run} is one of a table")
         _predict_table(run, inputs, out or Path("predictions.csv"), force, coverage)
         return
+    _refuse_others({"--coverage": coverage != 0.95}, f"is for runs of tables, and {run} is none")
     out = out or Path("predictions.npy")
     check_out(out, ".npy", force=force, inputs=(inputs,))
     x = formats.mapped(inputs)
@@ -160,7 +173,7 @@ def predict(
         first = getattr(made.nets[0].layers[0], "module", None)
         if isinstance(first, Affine):
             first.training_inputs().warn_if_unlike(x)
-        draws = draws or runs.DRAWS * len(made.nets)
+        draws = runs.DRAWS * len(made.nets) if draws is None else draws
         samples = draws_of(model, x, draws=draws, key=key_of(seed), draws_at_once=made.preset.draws_at_once)
     table, columns = likelihood.summary(samples)
     save_array(out, table)
@@ -173,10 +186,9 @@ def _predict_table(run: Path, inputs: Path, out: Path, force: bool, coverage: fl
     check_out(out, out.suffix, force=force, inputs=(inputs,))
     with plain_warnings():
         model = tables.open_table(run)
-        columns = tables.forecast(model, tables.read_frame(inputs), where=inputs.name, coverage=coverage)
-    tables.write_columns(out, columns)
-    rows = len(next(iter(columns.values())))
-    print(f"{out}: {rows} rows of {', '.join(columns)}.")
+        columns = tables.forecast(model, model.read(inputs), where=inputs.name, coverage=coverage)
+    written = tables.write_columns(out, columns)
+    print(f"{out}: {len(columns['unlike'])} rows of {', '.join(written)}.")
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:

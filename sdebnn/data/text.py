@@ -30,8 +30,11 @@ def parsed(path: Path, cells_of: Callable[[TextIO], Lines], parse: Callable[[Pat
         raise ValueError(f"{path} {error}.") from None
 
 
-def cells(stream: TextIO) -> Lines:
-    """The cells of each line that is not empty; the first line determines the separator."""
+def cells(stream: TextIO, *, keep_empty: bool = False) -> Lines:
+    """The cells of each line that is not empty; the first line determines the separator.
+
+    With ``keep_empty``, lines without any cell are kept, too, if there is a separator.
+    """
     first = next((line for line in stream if line.strip()), "")
     stream.seek(0)
     separator = next((mark for mark in ",;\t" if mark in first), None)
@@ -41,7 +44,7 @@ def cells(stream: TextIO) -> Lines:
     reader, line = comma.reader(stream, delimiter=separator, skipinitialspace=True), 1
     try:
         for found in reader:
-            if any(map(str.strip, found)):
+            if keep_empty or any(map(str.strip, found)):
                 yield line, found
             line = reader.line_num + 1  # a quoted cell may span several lines
     except comma.Error as error:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sdebnn.checks import shown
-from sdebnn.tables.frame import Frame, is_words
+from sdebnn.tables.frame import Frame, as_word, is_words
 
 MAX_WORDS = 30  # of a column that get a column of their own
 MAX_DISTINCT = 0.5  # a column of words with a larger share of different ones names rows, and says nothing of others
@@ -104,7 +104,7 @@ class ColumnCoder(NamedTuple):
                 )
             return part.encoded(column)
         if not is_words(column):  # words that look like numbers, such as codes
-            column = np.array([None if np.isnan(cell) else f"{cell:g}" for cell in column], object)
+            column = np.array([None if np.isnan(cell) else as_word(cell) for cell in column], object)
         unknown = [cell for cell in column if cell is not None and cell not in part.words]
         if unknown and len(part.words) < MAX_WORDS:
             warnings.warn(

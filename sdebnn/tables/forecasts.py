@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from sdebnn import metrics
-from sdebnn.checks import check_choice
+from sdebnn.checks import check_choice, shown
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import save_array, write_whole
 from sdebnn.tables.frame import Frame
-from sdebnn.tables.model import TableModel, known_rows, targets_of
+from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
 
 SUFFIXES = (".csv", ".npy", ".parquet")
 Columns = dict[str, np.ndarray]
+# Of the columns of a forecast, beside the target and the probabilities of classes.
+NAMES = ("std", "std_reducible", "std_noise", "lower", "upper", "unlike", "probability", "entropy", "entropy_reducible")
 
 
 def forecast(model: TableModel, frame: Frame, *, where: str, coverage: float = 0.95) -> Columns:
@@ -55,17 +57,30 @@ def _forecast(model: TableModel, x: np.ndarray, coverage: float) -> Columns:
 def table_scores(model: TableModel, frame: Frame, *, where: str) -> dict[str, float]:
     """The scores of the forecast of rows whose target is known."""
     frame = known_rows(frame, model.target, where=where)
-    x, y = model.inputs(frame, where=where), targets_of(frame.columns[model.target], model.task)
-    estimator = model.estimator
+    task_of(model.target, frame.columns[model.target], model.task)  # refuses words where numbers are needed
+    y, estimator = targets_of(frame.columns[model.target], model.task), model.estimator
+    if not isinstance(estimator, SDEBNNRegressor):
+        known = np.isin(y, estimator.classes_)
+        if not known.all():
+            warnings.warn(
+                f"{where}: {int((~known).sum())} rows of classes that training did not know, such as "
+                f"{shown(str(y[~known][0]))}, are left out.",
+                stacklevel=2,
+            )
+            if not known.any():
+                raise ValueError(f"{where} holds no row of a class that training knew: {shown(estimator.classes_)}.")
+            frame, y = frame.at(known), y[known]
+    x = model.inputs(frame, where=where)
     nll = -float(np.mean(estimator.log_prob(x, y)))
     if isinstance(estimator, SDEBNNRegressor):
         mean, (lower, upper) = np.asarray(estimator.predict(x)), estimator.predict_interval(x, 0.95)
         covered = float(np.mean((lower <= y) & (y <= upper)))
-        return {"nll": nll, "rmse": float(np.sqrt(np.mean((mean - y) ** 2))), "coverage_95": covered}
+        rmse = float(np.sqrt(np.mean((mean - y) ** 2)))
+        return {"nll": nll, "rmse": rmse, "coverage_95": covered, "rows": len(y)}
     proba = np.asarray(estimator.predict_proba(x))[None]
     labels = np.searchsorted(estimator.classes_, y)
     found = {"accuracy": metrics.accuracy, "ece": metrics.ece, "brier": metrics.brier}
-    return {"nll": nll, **{name: float(score(proba, labels)) for name, score in found.items()}}
+    return {"nll": nll, **{name: float(score(proba, labels)) for name, score in found.items()}, "rows": len(y)}
 
 
 def check_suffix(path: Path) -> None:
@@ -75,10 +90,11 @@ def check_suffix(path: Path) -> None:
         _polars()
 
 
-def write_columns(path: Path, columns: Columns) -> None:
-    """Write named columns as a file; its suffix says in which format."""
+def write_columns(path: Path, columns: Columns) -> list[str]:
+    """Write named columns as a file, whose suffix says in which format, and return the names of those in it."""
     if path.suffix == ".npy":  # the columns of numbers
-        save_array(path, np.column_stack([column for column in columns.values() if column.dtype.kind == "f"]))
+        columns = {name: column for name, column in columns.items() if column.dtype.kind == "f"}
+        save_array(path, np.column_stack(list(columns.values())))
     elif path.suffix == ".parquet":
         stream = io.BytesIO()
         _polars().DataFrame({name: column.tolist() for name, column in columns.items()}).write_parquet(stream)
@@ -89,6 +105,7 @@ def write_columns(path: Path, columns: Columns) -> None:
         writer.writerow(columns)
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
         write_whole(path, stream.getvalue().encode())
+    return list(columns)
 
 
 def _polars() -> Any:

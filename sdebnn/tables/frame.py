@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,26 +39,47 @@ class Frame(NamedTuple):
         return Frame({name: column for name, column in self.columns.items() if name not in names})
 
 
+def as_word(value: float) -> str:
+    """A number as a word: a whole number without a point, any other with all its digits."""
+    return str(int(value)) if value == round(value) and abs(value) < 1e15 else repr(float(value))
+
+
 def is_words(column: np.ndarray) -> bool:
     """Whether a column of a frame holds words."""
     return column.dtype == object
 
 
-def read_frame(path: str | os.PathLike[str]) -> Frame:
+def read_frame(
+    path: str | os.PathLike[str], *, words: Collection[str] = (), used: Collection[str] | None = None
+) -> Frame:
     """The table in a text file whose first line names the columns, separated by commas, semicolons or tabs.
 
     A column of decimal numbers becomes numbers, any other column words. Cells that are empty, or hold NA, nan, null,
     none or ?, are missing. Columns of dates are refused, and so are columns of numbers with a few cells that are none.
+    Columns in ``words`` hold words, whatever they look like; if ``used`` is given, all others than these do, too.
     """
-    return text.parsed(Path(path), text.cells, _parse)
+    kinds = partial(_is_known_as_words, frozenset(words), None if used is None else frozenset(used))
+    return text.parsed(Path(path), partial(text.cells, keep_empty=True), partial(_parse, kinds))
 
 
-def _parse(path: Path, lines: text.Lines) -> Frame:
+def _is_known_as_words(words: frozenset[str], used: frozenset[str] | None, name: str) -> bool:
+    return name in words or (used is not None and name not in used)
+
+
+def _parse(known_as_words: Callable[[str], bool], path: Path, lines: text.Lines) -> Frame:
     names: list[str] = []
     cells: list[list[str]] = []
     numbers: list[int] = []
+    empty = 0  # the number of an empty line, of which only the last ones are allowed
     for line, row in lines:
         stripped = [cell.strip() for cell in row]
+        if not row or (len(row) == 1 != len(names) and not stripped[0]):
+            empty = empty or (line if names else 0)
+            continue
+        if empty:
+            raise ValueError(
+                f"{path} line {empty} is empty: remove it, or write its separators if all cells are missing."
+            )
         if not names:
             names = stripped
             _check_names(path, names)
@@ -73,7 +96,10 @@ def _parse(path: Path, lines: text.Lines) -> Frame:
             column.append(cell)
     if not numbers:
         raise ValueError(f"{path} has no rows below its first line, which names the columns.")
-    return Frame({name: _column(path, name, column, numbers) for name, column in zip(names, cells, strict=True)})
+    return Frame({
+        name: _words(column) if known_as_words(name) else _column(path, name, column, numbers)
+        for name, column in zip(names, cells, strict=True)
+    })  # fmt: skip
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -105,4 +131,8 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
             f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: replace them by numbers that "
             "matter, such as the year, the month or the days since a first day, or remove the column."
         )
-    return np.array([None if gone else cell for cell, gone in zip(cells, missing, strict=True)], object)
+    return _words(cells)
+
+
+def _words(cells: list[str]) -> np.ndarray:
+    return np.array([None if cell.lower() in MISSING else cell for cell in cells], object)

@@ -15,8 +15,8 @@ from sdebnn.artifacts import load, save
 from sdebnn.checks import check_choice, shown
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.records import TEXT, Rule, Rules, broken, check_finite, load_one, number, one_of, save_one
-from sdebnn.tables.columns import ColumnCoder
-from sdebnn.tables.frame import Frame, is_words
+from sdebnn.tables.columns import ColumnCoder, WordColumn
+from sdebnn.tables.frame import Frame, as_word, is_words, read_frame
 
 Task = Literal["regression", "classification"]
 KIND = "inputs of a table, version 1"
@@ -75,6 +75,11 @@ class TableModel(NamedTuple):
     def task(self) -> Task:
         """What the model does."""
         return "regression" if isinstance(self.estimator, SDEBNNRegressor) else "classification"
+
+    def read(self, path: Path) -> Frame:
+        """The table in a file, with columns of the kinds that training had."""
+        words = [part.name for part in self.coder.parts if isinstance(part, WordColumn)]
+        return read_frame(path, words=words, used=[self.target, *(part.name for part in self.coder.parts)])
 
     def inputs(self, frame: Frame, *, where: str) -> np.ndarray:
         """The matrix of the estimator. The column of the target may be there, and is not used.
@@ -156,16 +161,13 @@ def targets_of(column: np.ndarray, task: Task) -> np.ndarray:
     """A target column as the estimator takes it: numbers, or labels as text."""
     if task == "regression":
         return column.astype(np.float64)
-    return column.astype(str) if is_words(column) else np.array([f"{value:g}" for value in column])
+    return column.astype(str) if is_words(column) else np.array([as_word(value) for value in column])
 
 
 def known_rows(frame: Frame, target: str, *, where: str) -> Frame:
     """The rows whose target is known. Others are left out aloud."""
     if target not in frame.columns:
-        raise ValueError(
-            f"target={shown(target)} is not a column of {where}, whose columns are {', '.join(frame.columns)}: add "
-            "--target with one of them."
-        )
+        raise ValueError(f"target={shown(target)} is not a column of {where}, which has {', '.join(frame.columns)}.")
     column = frame.columns[target]
     gone = np.array([cell is None for cell in column]) if is_words(column) else np.isnan(column)
     if gone.all():

@@ -5,6 +5,7 @@ RUN/model.safetensors, RUN/inputs.safetensors    the model (``model.py``)
 RUN/result.json        its scores on the rows that were kept for the test
 """
 
+import hashlib
 import json
 import platform
 import time
@@ -19,19 +20,41 @@ from sdebnn import __version__
 from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import FolderLock, write_whole
-from sdebnn.records import OBJECT, TEXT, Rules, check_same_settings, number, one_of, read_record, record_bytes, whole
-from sdebnn.tables.forecasts import check_suffix, forecast, table_scores, write_columns
+from sdebnn.records import (
+    OBJECT,
+    TEXT,
+    Rules,
+    check_same_settings,
+    number,
+    one_of,
+    read_record,
+    read_result,
+    record_bytes,
+    whole,
+)
+from sdebnn.tables.forecasts import NAMES, check_suffix, forecast, table_scores, write_columns
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.kind import KIND
-from sdebnn.tables.model import INPUTS_FILE, MODEL_FILE, TableModel, fit_table, known_rows, load_table, task_of
+from sdebnn.tables.model import (
+    INPUTS_FILE,
+    MODEL_FILE,
+    TableModel,
+    fit_table,
+    known_rows,
+    load_table,
+    targets_of,
+    task_of,
+)
 
 __all__ = [
-    "TableSettings", "check_suffix", "forecast", "open_table", "read_frame", "read_table_run", "result_of", "scores_on",
+    "TableSettings", "check_suffix", "forecast", "open_table", "read_table_run", "result_of", "scores_on",
     "train_table", "write_columns",
 ]  # fmt: skip
 SEEDS = 2**31
+SCORES = ("nll", "rmse", "coverage_95", "accuracy", "ece", "brier", "test_rows")
 FILES = ("run.json", "result.json", MODEL_FILE, INPUTS_FILE)
 RULES: Rules = {
+    "digest": TEXT,
     "data": TEXT,
     "target": TEXT,
     "task": one_of("regression", "classification"),
@@ -92,7 +115,7 @@ def train_table(
         if strange:
             raise ValueError(f"{out} holds {strange[0]}, but no run.json: choose another folder.")
         try:
-            return _trained(settings, out, say, progress)
+            return _trained(settings, out, lock, say, progress)
         except BaseException:
             for name in FILES:
                 (out / name).unlink(missing_ok=True)
@@ -105,7 +128,22 @@ def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any
         raise ValueError(f"{out} holds a run already: add --resume to see its result, or choose another folder.")
     facts = read_table_run(out)
     check_same_settings(out, facts["asked"], _asked(settings), "use the same, or choose another folder")
-    return json.loads((out / "result.json").read_bytes())
+    if Path(settings.data).exists() and _digest(settings.data) != facts["digest"]:
+        raise ValueError(f"{settings.data} has changed since {out} was trained: choose another folder.")
+    return read_result(out / "result.json")
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _with_all_classes(train: Frame, test: Frame, target: str) -> tuple[Frame, Frame | None]:
+    """The two parts, with test rows of classes that training would not see moved to the training rows."""
+    there, here = (targets_of(part.columns[target], "classification") for part in (test, train))
+    unseen = ~np.isin(there, here)
+    moved = {name: np.concatenate([column, test.columns[name][unseen]]) for name, column in train.columns.items()}
+    return Frame(moved), None if unseen.all() else test.at(~unseen)
 
 
 def _asked(settings: TableSettings) -> dict[str, Any]:
@@ -113,13 +151,19 @@ def _asked(settings: TableSettings) -> dict[str, Any]:
     return {**settings._asdict(), "data": Path(settings.data).name}
 
 
-def _trained(settings: TableSettings, out: Path, say: Callable[[str], None], progress: bool) -> dict[str, Any]:
+def _trained(
+    settings: TableSettings, out: Path, lock: FolderLock, say: Callable[[str], None], progress: bool
+) -> dict[str, Any]:
     where = Path(settings.data).name
-    frame = read_frame(settings.data)
+    frame, digest = read_frame(settings.data), _digest(settings.data)
     target = list(frame.columns)[-1] if settings.target is None else settings.target
     frame = known_rows(frame, target, where=where)
+    if target in NAMES or target.startswith("p("):
+        raise ValueError(f"the target is called {target!r}, as a column of forecasts is: rename it in {where}.")
     task = task_of(target, frame.columns[target], settings.task)
     train, test = split(frame, settings.test, settings.seed)
+    if task == "classification" and test is not None:
+        train, test = _with_all_classes(train, test, target)
     say(f"{task.capitalize()} of {target!r} from {len(frame.columns) - 1} columns of {train.rows} rows.")
     clock = time.perf_counter()
     model = fit_table(
@@ -129,15 +173,17 @@ def _trained(settings: TableSettings, out: Path, say: Callable[[str], None], pro
     seconds = time.perf_counter() - clock
     versions = {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()}
     facts = {
-        "data": where, "target": target, "task": task, "seed": settings.seed, "test": settings.test,
+        "digest": digest, "data": where, "target": target, "task": task, "seed": settings.seed, "test": settings.test,
         "members": settings.members, "kl_weight": settings.kl_weight, "rows": train.rows, "versions": versions,
     }  # fmt: skip
     scores = {} if test is None else table_scores(model, test, where=where)
+    test_rows = scores.pop("rows", 0)
     family = {"family": model.estimator.family_} if isinstance(model.estimator, SDEBNNRegressor) else {}
     result = {
-        **scores, **facts, **family, "test_rows": 0 if test is None else test.rows, "fit_seconds": round(seconds, 2),
+        **scores, **facts, **family, "test_rows": test_rows, "fit_seconds": round(seconds, 2),
         "device": jax.devices()[0].device_kind,
     }  # fmt: skip
+    lock.hold()  # the folder may have been deleted meanwhile
     model.save(out)
     write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     # Last, because a folder with it holds a whole run.
@@ -158,11 +204,10 @@ def open_table(out: Path) -> TableModel:
 
 def result_of(out: Path) -> dict[str, Any]:
     """The scores of a run on the rows that were kept for the test."""
-    result = json.loads((out / "result.json").read_bytes())
-    return {name: value for name, value in result.items() if isinstance(value, float | int)}
+    result = read_result(out / "result.json")
+    return {name: result[name] for name in SCORES if name in result}
 
 
 def scores_on(model: TableModel, path: Path) -> dict[str, Any]:
     """The scores of a model on the rows of another file."""
-    frame = read_frame(path)
-    return {**table_scores(model, frame, where=path.name), "rows": frame.rows}
+    return table_scores(model, model.read(path), where=path.name)

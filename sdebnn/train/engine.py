@@ -141,6 +141,11 @@ def _fit_in_turn(
             f"{type(likelihood).__name__} has parameters, and each model of a list would learn its own: train them "
             "together, as Ensemble(models)."
         )
+    if models.member(0).learns_after_training:
+        raise ValueError(
+            f"{type(models.member(0)).__name__} learns from the data after its steps, and cannot do so in a mixture: "
+            "fit the models one by one."
+        )
     fitted: list[Fit] = []
     for number in range(models.size):
         own = checkpoints

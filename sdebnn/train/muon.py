@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from sdebnn.models import SDEBlock
+from sdebnn.models import Ensemble, SDEBlock
 
 # Of the polynomial a x + b x³ + c x⁵, which takes singular values between 0.001 and 1 to about 1 in five rounds.
 ROUNDS, COEFFICIENTS = 5, (3.4445, -4.7750, 2.0315)
@@ -72,7 +72,11 @@ def orthogonal(matrices: Float[Array, "matrix row column"]) -> Float[Array, "mat
 def kernels(like: PyTree) -> Iterator[Kernel]:
     """The kernels of convolutions in a tree of parameters, whether arrays of their own or parts of a block's w_0."""
     number = 0
-    for node in jax.tree.leaves(like, is_leaf=_is_block):
+    for node in jax.tree.leaves(like, is_leaf=lambda node: _is_block(node) or isinstance(node, Ensemble)):
+        if isinstance(node, Ensemble):
+            raise ValueError(
+                "grouped_muon does not move the members of an Ensemble: pass fit a list of models instead."
+            )
         if not _is_block(node):
             if node.ndim == 4:
                 yield Kernel(number, 0, math.prod(node.shape[:3]), node.shape[3])
