@@ -152,7 +152,7 @@ def test_rows_without_a_target_are_left_out_aloud():
     frame = Frame({"x": np.arange(3.0), "y": np.array([1.0, np.nan, 3.0])})
     with pytest.warns(UserWarning, match="1 rows without a target"):
         assert known_rows(frame, "y", where="t.csv").columns["x"].tolist() == [0, 2]
-    with pytest.raises(ValueError, match="whose columns are x, y"):
+    with pytest.raises(ValueError, match="which has x, y"):
         known_rows(frame, "z", where="t.csv")
 
 
