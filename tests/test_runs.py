@@ -247,6 +247,7 @@ def test_a_mixture_that_was_stopped_in_its_second_member_resumes_to_the_same_res
     assert runs.score(run, part, mixture, likelihood, None)["nll"] == result["nll"]
 
 
+@pytest.mark.slow
 def test_members_of_a_table_are_trained_together(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40.0)[:, None]
     settings = runs.Settings(str(own(tmp_path / "data", x, y)), epochs=1, members=2)
