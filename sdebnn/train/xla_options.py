@@ -16,8 +16,8 @@ OPTIONS: dict[str, str | bool] = {
         "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONVOLUTION,WHILE,CONDITIONAL,DYNAMIC_SLICE_FUSION"
     ),
     "xla_gpu_graph_min_graph_size": "2",
-    # One kernel after the other. With CONCURRENT, programs with loops inside the training loop hung, and so did one of
-    # three with the matrix products of Muon.
+    # One kernel after the other. With CONCURRENT, programs with loops inside the training loop hung, and so did one
+    # with the matrix products of Muon.
     "xla_gpu_command_buffer_scheduling_mode": "SERIALIZE",
     # Loops of known length inside the training loop become straight graphs, which is faster.
     "xla_gpu_command_buffer_unroll_loops": True,
