@@ -19,7 +19,6 @@ from sdebnn.presets import Affine
 from sdebnn.tables.kind import is_table_run
 
 TABLES = (".csv", ".tsv")
-MEMBERS = 5  # of the estimator of a table
 
 Draws = Annotated[int | None, typer.Option(help="Posterior draws to average over; 16 of each member by default.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -93,9 +92,9 @@ def _train_table(
     kl_weight: float, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     tables = _tables()
-    settings = tables.TableSettings(
-        str(Path(data).resolve()), target, task, seed, test, MEMBERS if members is None else members, kl_weight
-    )
+    settings = tables.TableSettings(str(Path(data).resolve()), target, task, seed, test, kl_weight=kl_weight)
+    if members is not None:
+        settings = settings._replace(members=members)
     with plain_warnings():
         result = tables.train_table(settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr))
     _print_result(result, as_json)

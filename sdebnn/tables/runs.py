@@ -1,11 +1,10 @@
 """Runs of tables: a folder that holds everything that predictions need, and no reference to the training file.
 
-RUN/run.json           the settings, the columns, and the versions that made it
-RUN/model.safetensors, RUN/inputs.safetensors    the model (``model.py``)
+RUN/run.json           the settings, and the versions that made it
+RUN/model.safetensors, RUN/inputs.safetensors    the estimator, and the columns that it takes (``model.py``)
 RUN/result.json        its scores on the rows that were kept for the test
 """
 
-import hashlib
 import json
 import platform
 import time
@@ -18,6 +17,7 @@ import numpy as np
 
 from sdebnn import __version__
 from sdebnn.checks import check_count, check_positive, shown
+from sdebnn.data.storage import file_md5
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import FolderLock, write_whole
 from sdebnn.records import (
@@ -128,14 +128,9 @@ def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any
         raise ValueError(f"{out} holds a run already: add --resume to see its result, or choose another folder.")
     facts = read_table_run(out)
     check_same_settings(out, facts["asked"], _asked(settings), "use the same, or choose another folder")
-    if Path(settings.data).exists() and _digest(settings.data) != facts["digest"]:
+    if Path(settings.data).exists() and file_md5(Path(settings.data)) != facts["digest"]:
         raise ValueError(f"{settings.data} has changed since {out} was trained: choose another folder.")
     return read_result(out / "result.json")
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _with_all_classes(train: Frame, test: Frame, target: str) -> tuple[Frame, Frame | None]:
@@ -155,7 +150,7 @@ def _trained(
     settings: TableSettings, out: Path, lock: FolderLock, say: Callable[[str], None], progress: bool
 ) -> dict[str, Any]:
     where = Path(settings.data).name
-    frame, digest = read_frame(settings.data), _digest(settings.data)
+    frame, digest = read_frame(settings.data), file_md5(Path(settings.data))
     target = list(frame.columns)[-1] if settings.target is None else settings.target
     frame = known_rows(frame, target, where=where)
     if target in NAMES or target.startswith("p("):
