@@ -1,4 +1,4 @@
-"""CIFAR-10 by our net and its optimiser: one setting changed at a time.
+"""CIFAR-10 or MNIST by our net and its optimiser: one setting changed at a time.
 
     python experiments/image_nets.py [NAME=SETTING=VALUE,...  ...] [--out FOLDER] [--probabilities FOLDER]
     python experiments/image_nets.py --mix FILE.npz FILE.npz ...        score the mean of saved probabilities
@@ -38,16 +38,19 @@ from sdebnn.processes import NoDrift
 from sdebnn.train import grouped_muon
 
 BASE = {
-    "channels": 64, "blocks": 2, "steps": 2, "gain": 2.0, "sigma": 0.2, "drift": True, "batch_size": 512, "rate": 4e-2,
-    "muon": True, "epochs": 10, "ema": 0.99, "seed": 0, "cutout": 11, "compute": "bfloat16", "rows": 50_000,
+    "data": "cifar10", "channels": 64, "blocks": 2, "steps": 2, "gain": 2.0, "sigma": 0.2, "drift": True,
+    "batch_size": 512, "rate": 4e-2, "muon": True, "epochs": 10, "ema": 0.99, "seed": 0, "cutout": 11,
+    "compute": "bfloat16", "rows": 50_000,
 }  # fmt: skip
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "gradient_norm", "validation_nll", "validation_accuracy")
 
 
 def net_of(row: dict[str, Any], data: DataSet, *, key: jax.Array) -> SDEBNN:
     shape, looks = pixel_statistics(data)
+    photos = shape[2] > 1
     return our_net(
-        shape, 10, channels=[row["channels"] * 2**scale for scale in range(3)], blocks=row["blocks"], gain=row["gain"],
+        shape, 10, channels=[row["channels"] * 2**scale for scale in range(3 if photos else 2)],
+        stem_stride=1 if photos else 2, blocks=row["blocks"], gain=row["gain"],
         drift=(1, 64, 1) if row["drift"] else NoDrift(), prior=OU(sigma=row["sigma"]),
         solver=FixedGrid(row["steps"], gradient="backprop", unroll=row["steps"]), compute=row["compute"], key=key,
         **looks,
@@ -72,11 +75,17 @@ def scores(log_probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[str, Any]:
     """Train one row, score it on the validation part and, if a folder is given, save its probabilities there."""
-    row, data = {**BASE, **changes}, load("cifar10", parts=("train",))
+    row = {**BASE, **changes}
+    data = load(row["data"], parts=("train",))
     looks, (train, held) = pixel_statistics(data)[1], held_out(data.train, 0.1, seed=0)
     net_key, fit_key, draw_key = jax.random.split(jax.random.key(row["seed"]), 3)
     model = net_of(row, data, key=net_key)
-    view = RandomView(4, flip=True, cutout=row["cutout"], fill=tuple(255 * mean for mean in looks["mean"]))
+    fill, photos = tuple(255 * mean for mean in looks["mean"]), row["data"] == "cifar10"
+    view = (
+        RandomView(4, flip=True, cutout=row["cutout"], fill=fill)
+        if photos
+        else RandomView(2, cutout=row["cutout"], fill=fill)
+    )
     with tempfile.TemporaryDirectory() as folder:
         model = fit(
             model, Categorical(), train.x[: row["rows"]], train.y[: row["rows"]], key=fit_key, epochs=row["epochs"],
@@ -89,7 +98,7 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
         log = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     held = Part(held.x[: row["rows"]], held.y[: row["rows"]])
     log_probs, kl = forecast(model, held.x, draws=16, key=draw_key)
-    viewed = SDEBNN((Views(RandomView(1, flip=True)), *model.layers))
+    viewed = SDEBNN((Views(RandomView(1, flip=photos)), *model.layers))
     log_viewed, _ = forecast(viewed, held.x, draws=16, key=draw_key)
     if probabilities is not None:
         means = {"mean": log_probs, "viewed": log_viewed}
@@ -112,6 +121,14 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
     }  # fmt: skip
 
 
+def _value(text: str) -> Any:
+    """A number or true or false, or else a word."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", help="NAME=SETTING=VALUE,..., such as wide=channels=128,epochs=50")
@@ -123,7 +140,7 @@ def main() -> None:
         print(which, scores(np.stack([file[which] for file in given.mix]).astype(np.float32), given.mix[0]["y"]))
     for each in given.rows:
         name, _, text = each.partition("=")
-        changes = {k: json.loads(v) for k, v in (pair.split("=") for pair in text.split(",") if pair)}
+        changes = {k: _value(v) for k, v in (pair.split("=") for pair in text.split(",") if pair)}
         found = run(name, changes, given.probabilities)
         print({k: v for k, v in found.items() if k != "curve"}, flush=True)
         (given.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")

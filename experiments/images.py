@@ -3,8 +3,9 @@
     python experiments/images.py [ROW ...] [--out results] [--runs FOLDER] [--seed 0]
     python experiments/images.py --draw         only draw what is in results/
 
-A file holds the command, versions, device, seed, seconds, scores on the test part (16 draws), the KL in nats and the
-learning curve. Settings were chosen on the validation part.
+A file holds the command, versions, device, seed, seconds, scores on the test part (16 draws of each member), the KL in
+nats and the learning curve of the first member. For a mixture it also holds the scores of its first members alone: the
+first two of "best" are those of "ours". Settings were chosen on the validation part.
 """
 
 import argparse
@@ -15,13 +16,18 @@ import sys
 import time
 from pathlib import Path
 
+ALL = ["--validation", "0"]  # train on the whole training part
 ROWS = {
-    "mnist-ours": ["--data", "mnist", "--preset", "ours"],
+    "mnist-fast": ["--data", "mnist", "--preset", "fast", *ALL],
+    "mnist-ours": ["--data", "mnist", "--preset", "ours", *ALL],
+    "mnist-best": ["--data", "mnist", "--preset", "best", *ALL],
     "mnist-ours-inferred": ["--data", "mnist", "--preset", "ours", "--infer-w0"],
     "mnist-paper": ["--data", "mnist", "--preset", "paper", "--epochs", "20"],
     "mnist-paper-inferred": ["--data", "mnist", "--preset", "paper", "--epochs", "20", "--infer-w0"],
     "cifar10-paper": ["--data", "cifar10", "--preset", "paper", "--epochs", "45"],
-    "cifar10-ours": ["--data", "cifar10", "--preset", "ours"],
+    "cifar10-fast": ["--data", "cifar10", "--preset", "fast", *ALL],
+    "cifar10-ours": ["--data", "cifar10", "--preset", "ours", *ALL],
+    "cifar10-best": ["--data", "cifar10", "--preset", "best", *ALL],
     "cifar10-ours-inferred": ["--data", "cifar10", "--preset", "ours", "--infer-w0"],
 }
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "validation_nll", "validation_accuracy")
@@ -55,6 +61,7 @@ def save(file: Path, run: Path, command: list[str], seconds: float, stdout: str)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = [{name: row[name] for name in CURVE if name in row} for row in rows]
     record = {
+        **mixtures(run),
         "command": " ".join(command),
         "date": datetime.date.today().isoformat(),
         "whole_command_seconds": round(seconds, 1),
@@ -65,6 +72,29 @@ def save(file: Path, run: Path, command: list[str], seconds: float, stdout: str)
     file.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{file}: accuracy {result['accuracy']:.4f}  ECE {result['ece']:.4f}  NLL {result['nll']:.4f}  "
           f"KL {result['kl']:.1f} nats  {seconds:.0f} s", flush=True)  # fmt: skip
+
+
+def mixtures(run: Path) -> dict[str, list[dict[str, float]]]:
+    """Scores on the test part of the mixtures of a run's first nets: of one, of two, and so on."""
+    import jax
+    import numpy as np
+
+    from sdebnn import metrics, predict, runs
+    from sdebnn.models import Ensemble
+
+    made, model, _ = runs.open_run(run)
+    if not isinstance(model, Ensemble):
+        return {}
+    x, y = runs.scored_part(run, made.settings)
+    rows, found, total = np.arange(len(y)), [], np.zeros((len(y), 10))
+    for count, net in enumerate(map(model.member, range(model.size)), start=1):
+        logits = predict(net, x, draws=runs.DRAWS, key=jax.random.key(count), draws_at_once=1)
+        total += np.asarray(jax.nn.softmax(logits)).mean(0)
+        probs = total / total.sum(-1, keepdims=True)
+        scores = {"accuracy": metrics.accuracy(probs[None], y), "nll": -np.log(probs[rows, y]).mean()}
+        scores |= {f"ece{bins}": metrics.ece(probs[None], y, bins) for bins in (10, 15)}
+        found.append({"members": count} | {name: round(float(value), 5) for name, value in scores.items()})
+    return {"mixtures": found}
 
 
 def draw(folder: Path) -> None:
