@@ -31,7 +31,7 @@ LAYERS = {
         "waves": 7,
     },
     "models": {"nets": 0, "models": 1, "contract": 2, "integrate": 3, "baselines": 4, "nn": 5},
-    "use": {"train": 1.6, "predict": 4, "describe": 5},
+    "use": {"train": 1.6, "prediction": 4, "description": 5},
     "recipes": {"runs": 0, "presets": 1.2, "compare": 5},
     "front": {"cli": 0, "estimators": 1.3, "artifacts": 2.3, "tables": 3.2, "plots": 4.1, "verify": 5},
 }

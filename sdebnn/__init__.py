@@ -8,47 +8,57 @@ The names here are what most programs need. Parts of nets are in ``sdebnn.nn``, 
 import importlib
 from typing import TYPE_CHECKING
 
-from sdebnn import baselines, data, integrate, likelihoods, metrics, nn, processes
-from sdebnn.describe import Description, describe
-from sdebnn.integrate import Adaptive, FixedGrid
-from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
-from sdebnn.models import SDEBNN, Deterministic, Ensemble, bayesianize, prior_of, refined
-from sdebnn.nets import our_net, paper_net
-from sdebnn.predict import UncertaintySources, evaluate, predict, uncertainty_sources
-from sdebnn.processes import OU, Normal, Point
-from sdebnn.train import Batches, Checkpoints, Elbo, Fit, Objective, Optimizer, Validation, elbo, fit
-
 if TYPE_CHECKING:
-    from sdebnn.artifacts import load as load
-    from sdebnn.artifacts import save as save
+    from sdebnn import baselines, data, integrate, likelihoods, metrics, nn, processes
+    from sdebnn.artifacts import load, save
+    from sdebnn.description import Description, describe
     from sdebnn.estimators import SDEBNNClassifier as SDEBNNClassifier
     from sdebnn.estimators import SDEBNNRegressor as SDEBNNRegressor
+    from sdebnn.integrate import Adaptive, FixedGrid
+    from sdebnn.likelihoods import Categorical, Cauchy, Gaussian, Laplace, StudentT, Weighted
+    from sdebnn.models import SDEBNN, Deterministic, Ensemble, bayesianize, prior_of, refined
+    from sdebnn.nets import our_net, paper_net
+    from sdebnn.prediction import UncertaintySources, evaluate, predict, uncertainty_sources
+    from sdebnn.processes import OU, Normal, Point
+    from sdebnn.train import Batches, Checkpoints, Elbo, Fit, Objective, Optimizer, Validation, elbo, fit
 
 __version__ = "0.1.0"
 
-_WITH_SKLEARN = {
-    "SDEBNNClassifier": "estimators",
-    "SDEBNNRegressor": "estimators",
-    "load": "artifacts",
-    "save": "artifacts",
+# Each module is imported when one of its names is first used: the whole takes more than a second, which a command that
+# prints its help need not wait for.
+_ROOMS = ("baselines", "data", "integrate", "likelihoods", "metrics", "nn", "processes")
+_NAMES = {
+    "artifacts": ("load", "save"),
+    "description": ("Description", "describe"),
+    "estimators": ("SDEBNNClassifier", "SDEBNNRegressor"),
+    "integrate": ("Adaptive", "FixedGrid"),
+    "likelihoods": ("Categorical", "Cauchy", "Gaussian", "Laplace", "StudentT", "Weighted"),
+    "models": ("SDEBNN", "Deterministic", "Ensemble", "bayesianize", "prior_of", "refined"),
+    "nets": ("our_net", "paper_net"),
+    "prediction": ("UncertaintySources", "evaluate", "predict", "uncertainty_sources"),
+    "processes": ("OU", "Normal", "Point"),
+    "train": ("Batches", "Checkpoints", "Elbo", "Fit", "Objective", "Optimizer", "Validation", "elbo", "fit"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs scikit-learn when it is first used."""
-    if name not in _WITH_SKLEARN:
+    if name in _ROOMS:
+        return importlib.import_module(f"sdebnn.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'sdebnn' has no attribute {name!r}")
     try:
-        module = importlib.import_module(f"sdebnn.{_WITH_SKLEARN[name]}")
+        module = importlib.import_module(f"sdebnn.{_HOMES[name]}")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise
         raise ImportError(f"sdebnn.{name} needs scikit-learn: pip install 'sdebnn[sklearn]'.") from None
-    return getattr(module, name)
+    value = globals()[name] = getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_WITH_SKLEARN]
+    return sorted({*globals(), *_ROOMS, *_HOMES})
 
 
 __all__ = [
@@ -84,6 +94,7 @@ __all__ = [
     "fit",
     "integrate",
     "likelihoods",
+    "load",
     "metrics",
     "nn",
     "our_net",
@@ -92,5 +103,6 @@ __all__ = [
     "prior_of",
     "processes",
     "refined",
+    "save",
     "uncertainty_sources",
 ]

@@ -140,7 +140,7 @@ class ImageSize(NamedTuple):
 
 
 COLOUR = {"fast": ImageSize((64, 128, 256), 10, 1), "ours": ImageSize((128, 256, 512), 24, 2),
-          "best": ImageSize((128, 256, 512), 24, 8)}  # fmt: skip
+          "best": ImageSize((128, 256, 512), 48, 3)}  # fmt: skip
 GREY = {"fast": ImageSize((32, 64), 10, 1), "ours": ImageSize((64, 128), 20, 2), "best": ImageSize((64, 128), 20, 8)}
 SMALL = {"fast": ImageSize((16, 32), 15, 1), "ours": ImageSize((16, 32), 30, 1), "best": ImageSize((16, 32), 30, 8)}
 MEMBERS_OF_TABLES = {"fast": 1, "ours": 1, "best": 5}

@@ -23,7 +23,7 @@ from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import SDEBNN, Ensemble, blocks
-from sdebnn.predict import evaluate
+from sdebnn.prediction import evaluate
 from sdebnn.presets import PRESETS, About, Preset, preset
 from sdebnn.records import (
     OBJECT,

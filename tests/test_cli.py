@@ -89,3 +89,16 @@ def exit_code(arguments):
 def test_the_version_is_the_package_s(capsys):
     assert exit_code(["--version"]) == 0
     assert capsys.readouterr().out == f"sdebnn {sdebnn.__version__}\n"
+
+
+def test_help_and_completion_do_not_wait_for_jax():
+    code = "import sys, sdebnn.cli; assert 'jax' not in sys.modules; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_list_of_commands_says_what_each_does():
+    for name, command in cli.COMMANDS.items():
+        found = cli.imported(name)
+        assert found.help, name
+        first = found.help.split(".")[0]
+        assert command.summary.split()[0] == first.split()[0], f"{name}: {first}"

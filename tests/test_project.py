@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields", "waves",
     "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
-    "baselines", "nets", "describe", "predict", "train", "presets", "compare", "runs", "estimators", "artifacts",
+    "baselines", "nets", "description", "prediction", "train", "presets", "compare", "runs", "estimators", "artifacts",
     "tables", "plots", "verify", "cli",
 ]  # fmt: skip
 

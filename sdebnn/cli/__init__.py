@@ -1,30 +1,70 @@
-"""The command line."""
+"""The command line.
 
+A command's module is imported when the command is run, so that ``sdebnn --help`` does not wait for JAX.
+"""
+
+import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
-import jax
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sdebnn import __version__
-from sdebnn.cli import checking, compare, data, demo, runs
-from sdebnn.cli.kept_programs import with_kept_programs
+
+
+class Command(NamedTuple):
+    """Where a command is, and the first line of its help."""
+
+    module: str
+    function: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Command("demo", "demo", "Fit 40 points with a gap between them, and draw what is known of them."),
+    "train": Command("runs", "train", "Train a net on a data set, and score it on the test part."),
+    "evaluate": Command(
+        "runs", "evaluate", "Score a run's model on the test part of its data, or on data of your own."
+    ),
+    "predict": Command("runs", "predict", "Predict with a run's model, with the uncertainty of every prediction."),
+    "compare": Command("compare", "compare", "Train every system of the paper's tables, and compare their scores."),
+    "verify": Command("checking", "verify_command", "Compare what this machine computes with exact answers."),
+    "info": Command("checking", "info", "Print what is installed, or the settings and the progress of a run."),
+    "data": Command("data", "app", "List and download data sets."),
+}
+
+
+class Commands(TyperGroup):
+    """The commands by their names; only the one that is called is imported."""
+
+    def __init__(self, **given: Any):
+        super().__init__(**given)
+        self.commands = {name: TyperCommand(name, help=each.summary) for name, each in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments name."""
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = imported(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def imported(name: str) -> Any:
+    """The command with this name. This imports its module."""
+    from sdebnn.cli.kept_programs import with_kept_programs
+
+    found = getattr(importlib.import_module(f"sdebnn.cli.{COMMANDS[name].module}"), COMMANDS[name].function)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(name)(with_kept_programs(found))
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Infinitely deep Bayesian neural networks.",
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help="Infinitely deep Bayesian neural networks."
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo, "train": runs.train, "evaluate": runs.evaluate, "predict": runs.predict,
-    "compare": compare.compare, "verify": checking.verify_command,
-}  # fmt: skip
-for name, command in COMMANDS.items():
-    app.command(name)(with_kept_programs(command))
-app.command()(checking.info)
-app.add_typer(data.app, name="data")
 
 
 def main() -> None:
@@ -52,6 +92,8 @@ def main() -> None:
 
 def _has_device() -> bool:
     """Whether JAX has a device to run on. Without one, it raises errors of several kinds."""
+    import jax
+
     try:
         return bool(jax.devices())
     except Exception:

@@ -14,7 +14,7 @@ from sdebnn import __version__, verify
 from sdebnn.cli.common import key_of
 from sdebnn.convolutions import kernels
 from sdebnn.data import CATALOGUE, home
-from sdebnn.describe import describe
+from sdebnn.description import describe
 from sdebnn.devices import platform as platform_in_use
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS

@@ -8,7 +8,7 @@ import typer
 from sdebnn import data
 from sdebnn.data import CATALOGUE, Entry
 
-app = typer.Typer(no_args_is_help=True, help="List and download data sets.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="List and download data sets.")
 
 
 @app.command("list")

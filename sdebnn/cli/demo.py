@@ -20,7 +20,7 @@ from sdebnn.files import write_whole
 from sdebnn.likelihoods import AbstractLikelihood, Gaussian
 from sdebnn.models import SDEBNN, ConditionedReadout, blocks, prior_of
 from sdebnn.models.readout import body_key
-from sdebnn.predict import evaluate, predict
+from sdebnn.prediction import evaluate, predict
 from sdebnn.train import Objective, fit
 
 EXAMPLES = 40

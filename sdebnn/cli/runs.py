@@ -14,7 +14,7 @@ from sdebnn.checks import check_array
 from sdebnn.cli.common import check_out, key_of, plain_warnings
 from sdebnn.data import find, formats
 from sdebnn.files import save_array
-from sdebnn.predict import predict as draws_of
+from sdebnn.prediction import predict as draws_of
 from sdebnn.presets import Affine
 from sdebnn.tables.kind import is_table_run
 

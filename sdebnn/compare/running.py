@@ -25,7 +25,7 @@ from sdebnn.data import DataSet, Part, Standardiser, formats, held_out
 from sdebnn.files import save_array
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
-from sdebnn.predict import evaluate, predict
+from sdebnn.prediction import evaluate, predict
 from sdebnn.records import (
     OBJECT,
     TEXT,

@@ -36,7 +36,7 @@ from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
 from sdebnn.likelihoods import AbstractLikelihood, Weighted
 from sdebnn.models import Ensemble
-from sdebnn.predict import predict
+from sdebnn.prediction import predict
 from sdebnn.records import named, put_back
 from sdebnn.train import Batches, Fit, Objective, Optimizer, Validation, fit
 

@@ -44,6 +44,7 @@ def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.Grad
     return optax.chain(by_stacks(lambda _: optax.clip_by_global_norm(norm)), optimizer)
 
 
+@functools.cache
 def grouped_muon(rate: float, steps: int, *, orthogonal: bool = True) -> optax.GradientTransformation:
     """Muon for the kernels of convolutions, Adam for the rest, with warm-up, cosine decay and weight decay.
 
@@ -74,6 +75,7 @@ def grouped_muon(rate: float, steps: int, *, orthogonal: bool = True) -> optax.G
     return optax.chain(orthogonalised(adam) if orthogonal else adam, by_stacks(make))
 
 
+@functools.cache
 def constant_adam(rate: float, steps: int) -> optax.GradientTransformation:
     """Adam with a constant learning rate."""
     return by_stacks(lambda _: optax.adam(rate))

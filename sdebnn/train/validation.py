@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from sdebnn.contract import AbstractModel, Data, draw_keys, solutions
 from sdebnn.data import as_floats
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.predict import forecast_scores
+from sdebnn.prediction import forecast_scores
 
 VALIDATION_DRAWS = 4
 EXAMPLES_AT_ONCE = 1000
