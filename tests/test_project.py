@@ -14,10 +14,10 @@ import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields", "waves",
-    "convolutions", "metrics", "likelihoods", "calibration", "data", "integrate", "contract", "models", "nn",
-    "baselines", "nets", "description", "prediction", "train", "presets", "compare", "runs", "estimators", "artifacts",
-    "tables", "plots", "verify", "cli",
+    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
+    "waves", "convolutions", "metrics", "forecast_columns", "likelihoods", "calibration", "data", "integrate",
+    "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train", "presets", "compare",
+    "runs", "estimators", "artifacts", "tables", "forecasters", "export", "serve", "plots", "verify", "cli",
 ]  # fmt: skip
 
 

@@ -49,17 +49,27 @@ def test_a_run_scores_the_same_when_it_is_opened_again_or_resumed(moons, capsys)
     assert f"{last['nll']:.5g}" in capsys.readouterr().out
 
 
-def test_predictions_are_written_as_probabilities(moons, tmp_path, capsys):
+def test_predictions_are_written_as_columns_of_the_file_s_kind(moons, tmp_path, capsys):
     out, _ = moons
     x = np.random.default_rng(0).normal(size=(7, 2))
     np.save(tmp_path / "inputs.npy", x)
     file = tmp_path / "p.npy"
     cli.app(["predict", str(out), str(tmp_path / "inputs.npy"), "--out", str(file)], standalone_mode=False)
-    probabilities = np.load(file)
-    assert probabilities.shape == (7, 2)
-    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
-    assert "7 rows of 2" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.npy", "p.npy"]
+    said = capsys.readouterr().out
+    assert "7 rows of probability, p(0), p(1), entropy, entropy_reducible, unlike" in said
+    table = np.load(file)  # the columns of numbers
+    np.testing.assert_allclose(table[:, 1:3].sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(table[:, 0], table[:, 1:3].max(1))
+    entropy = -(table[:, 1:3] * np.log(table[:, 1:3])).sum(1)
+    np.testing.assert_allclose(table[:, 3], entropy, rtol=1e-5)
+    assert np.all((table[:, 4] >= 0) & (table[:, 4] <= table[:, 3]))
+    command = ["predict", out, tmp_path / "inputs.npy", "--out", tmp_path / "p.csv", "--json"]
+    cli.app(list(map(str, command)), standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["rows"] == 7
+    written = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    np.testing.assert_allclose(written["p0"], table[:, 1])
+    assert set(written["label"]) <= {0, 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs.npy", "p.csv", "p.npy"]
 
 
 @pytest.mark.slow
@@ -129,11 +139,12 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("train", "--data", "houses.csv", "--epochs", "3", "--out", new), "houses.csv is a table"),
         (("train", "--data", "houses.csv", "--out", new), "houses.csv cannot be read"),
         (("train", "--data", "houses.csv", "--members", "0", "--out", new), "members=0"),
-        (("evaluate", out, "--data", text), "is none"),
+        (("evaluate", out, "--data", text), "holds no targets"),
+        (("train", "--data", "moons", "--size", "16", "--out", new), "is for data of your own"),
         (("evaluate", out, "--draws", "0"), "draws=0"),
         (("train", "--data", "moons", "--validation", "2", "--out", new), "validation=2.0"),
         (("train", "--data", "moons", "--epochs", "30", "--out", out), "holds a run already"),
-        (("train", "--data", "moons", "--epochs", "31", "--out", out, "--resume"), "made with epochs=30"),
+        (("train", "--data", "moons", "--epochs", "29", "--out", out, "--resume"), "less than the 30"),
         (("evaluate", foreign), "is not a run"),
         (("predict", out, text), "x.npy"),
         (("predict", out, tmp_path / "none.npy"), "none.npy"),

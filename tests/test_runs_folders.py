@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from sdebnn import cli, runs
+from sdebnn import cli, forecasters, runs
 from sdebnn.files import LOCK, FolderLock, remove_parts, write_whole
 from sdebnn.records import write_record
 from sdebnn.train import RunFolder
@@ -184,7 +184,7 @@ def test_a_hang_up_saves_first(tmp_path):
 def test_predictions_are_refused_before_the_work_where_they_could_not_be_written(run, tmp_path, refused, monkeypatch):
     x = tmp_path / "x.npy"
     np.save(x, np.zeros((3, 2)))
-    monkeypatch.setattr(runs, "open_run", lambda *_, **__: pytest.fail("the work has begun"))
+    monkeypatch.setattr(forecasters, "open_run", lambda *_, **__: pytest.fail("the work has begun"))
     there = tmp_path / "p.npy"
     there.write_bytes(b"kept")
     refused("add --force", "predict", run, x, "--out", there)
@@ -192,10 +192,11 @@ def test_predictions_are_refused_before_the_work_where_they_could_not_be_written
     (tmp_path / "link.npy").symlink_to(x)
     refused("the file of the inputs", "predict", run, x, "--out", tmp_path / "link.npy", "--force")
     refused("in an existing folder", "predict", run, x, "--out", tmp_path / "none" / "p.npy")
-    refused("must end in .npy", "predict", run, x, "--out", tmp_path / "p.txt")
+    refused("choose one of '.csv', '.npy'", "predict", run, x, "--out", tmp_path / "p.txt")
     assert there.read_bytes() == b"kept"
+    monkeypatch.undo()
     np.save(tmp_path / "wide.npy", np.zeros((3, 5)))
-    refused("trained on (2,)", "predict", run, tmp_path / "wide.npy", "--out", tmp_path / "q.npy")
+    refused("trained on examples of (2,)", "predict", run, tmp_path / "wide.npy", "--out", tmp_path / "q.npy")
     table = tmp_path / "x.csv"
     table.write_text("a,b\n1,2\n")
     refused("is not a .npy file", "predict", run, table, "--out", tmp_path / "q.npy")
@@ -209,7 +210,7 @@ def test_predictions_replace_a_file_when_told_to(run, tmp_path):
     np.save(x, np.zeros((3, 2), np.float32))
     out.write_bytes(b"old")
     cli.app(["predict", str(run), str(x), "--out", str(out), "--force"], standalone_mode=False)
-    assert np.load(out).shape == (3, 2)
+    assert np.load(out).shape == (3, 6)
 
 
 @pytest.mark.parametrize("name", ["run.json", "checkpoints/{}.json", "checkpoints/{}.safetensors"])

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from sdebnn import SDEBNNRegressor
+from sdebnn.data import Distance
+from sdebnn.forecast_columns import write_columns
 from sdebnn.tables.columns import ColumnCoder
-from sdebnn.tables.forecasts import forecast, table_scores, write_columns
+from sdebnn.tables.forecasts import forecast, table_scores
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.model import (
     INPUTS_FILE,
     MODEL_FILE,
-    Distance,
     fit_table,
     known_rows,
     load_table,

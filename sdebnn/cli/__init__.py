@@ -24,11 +24,13 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("demo", "demo", "Fit 40 points with a gap between them, and draw what is known of them."),
-    "train": Command("runs", "train", "Train a net on a data set, and score it on the test part."),
+    "train": Command("training", "train", "Train a net on a data set, and score it on the test part."),
     "evaluate": Command(
-        "runs", "evaluate", "Score a run's model on the test part of its data, or on data of your own."
+        "forecasting", "evaluate", "Score a run's model on the test part of its data, or on data of your own."
     ),
-    "predict": Command("runs", "predict", "Predict with a run's model, with the uncertainty of every prediction."),
+    "predict": Command(
+        "forecasting", "predict", "Predict with a run's model, with the uncertainty of every prediction."
+    ),
     "compare": Command("compare", "compare", "Train every system of the paper's tables, and compare their scores."),
     "verify": Command("checking", "verify_command", "Compare what this machine computes with exact answers."),
     "info": Command("checking", "info", "Print what is installed, or the settings and the progress of a run."),

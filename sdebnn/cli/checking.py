@@ -19,7 +19,8 @@ from sdebnn.devices import platform as platform_in_use
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
 from sdebnn.records import read_record, read_result
-from sdebnn.runs import make, read_about, read_settings
+from sdebnn.runs import make, read_about, read_settings, read_stages
+from sdebnn.runs.run import stage_folder
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
 from sdebnn.train import saved_steps
@@ -78,7 +79,7 @@ def info(
             raise ValueError(f"{run} is a run of a table, whose nets have no layers to show: leave out --layers.")
         facts = {**read_record(run / "run.json", TABLE_KIND, {}), **read_result(run / "result.json")}
     else:
-        settings, steps = read_settings(run), saved_steps(run)
+        settings, steps = read_settings(run), saved_steps(stage_folder(run, len(read_stages(run)) - 1))
         result = run / "result.json"
         facts = {
             **settings._asdict(),

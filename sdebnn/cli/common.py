@@ -1,21 +1,27 @@
-"""Functions that several commands use."""
+"""Functions and options that several commands use."""
 
+import importlib
 import importlib.util
 import io
+import json
 import sys
 import tempfile
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
+import typer
 
 from sdebnn.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
 def key_of(seed: int) -> jax.Array:
@@ -81,3 +87,29 @@ def plain_warnings() -> Generator[None]:
         yield
     finally:
         warnings.showwarning = before
+
+
+def tables() -> Any:
+    """The runs of tables, which need scikit-learn."""
+    try:
+        return importlib.import_module("sdebnn.tables.runs")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("sklearn", "scipy"):
+            raise
+        raise ValueError("tables need scikit-learn: pip install 'sdebnn[sklearn]'.") from None
+
+
+def check_suits(given: dict[str, bool], why: str) -> None:
+    """Refuse an option that would be ignored."""
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{name} {why}: leave it out.")
+
+
+def print_result(result: dict[str, Any], as_json: bool) -> None:
+    """Print scores and facts, a line each or as JSON."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:16}{value:.5g}" if isinstance(value, float) else f"{name:16}{value}")

@@ -5,6 +5,7 @@ from sdebnn.data.arrays import as_arrays, as_floats, batch_dtype, is_lazy, is_re
 from sdebnn.data.augment import RandomView
 from sdebnn.data.catalogue import CATALOGUE, find, load
 from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part, held_out
+from sdebnn.data.distance import Distance, features
 from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
 from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
@@ -14,6 +15,7 @@ from sdebnn.data.training_inputs import TrainingInputs
 __all__ = [
     "CATALOGUE",
     "DataSet",
+    "Distance",
     "Entry",
     "File",
     "Inputs",
@@ -30,6 +32,7 @@ __all__ = [
     "batch_dtype",
     "check_part",
     "evenly_spaced_rows",
+    "features",
     "find",
     "get",
     "held_out",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sdebnn.checks import check_count, shown
-from sdebnn.data import images, storage, tabular, toy
+from sdebnn.data import folders, images, storage, tabular, toy
 from sdebnn.data.dataset import DataSet
 from sdebnn.data.entry import PARTS, Entry, File, Request, Source
 
@@ -166,8 +166,20 @@ def find(name: str) -> tuple[Entry, tuple[str, ...]] | None:
     return entry, tuple(options)
 
 
-def load(name: str | Entry, *, seed: int = 0, folder: storage.Folder = None, parts: Sequence[str] = PARTS) -> DataSet:
-    """Read a data set: a name of the catalogue, a row of your own, a .csv file, or a folder of .npy files.
+def load(
+    name: str | Entry,
+    *,
+    seed: int = 0,
+    folder: storage.Folder = None,
+    parts: Sequence[str] = PARTS,
+    test: float = 0.1,
+    size: int | None = None,
+) -> DataSet:
+    """Read a data set: a name of the catalogue, a row of your own, or files of your own.
+
+    Your own are a folder of pictures (``folders.images``), a .npz file, a folder of .npy files, or a .csv file of
+    numbers. ``test`` is the share of examples for the test part, if they have none, and ``size`` the side to which
+    pictures are scaled.
 
     ``seed`` selects the split of a set that is not split by its publisher, and the sample of one that is generated.
     ``folder`` is the folder of all data sets (else SDEBNN_DATA, else the user's cache). With parts=("test",) the
@@ -179,11 +191,11 @@ def load(name: str | Entry, *, seed: int = 0, folder: storage.Folder = None, par
     wanted = tuple(part for part in PARTS if part in parts)
     found = (name, ()) if isinstance(name, Entry) else find(name)
     if found is None:
-        return _own_files(str(name), seed)
+        return _own_files(str(name), seed, test, size)
     entry, options = found
-    train, test = entry.reader(Request(entry, entry.folder(storage.home(folder)), seed, options, wanted))
+    found_parts = entry.reader(Request(entry, entry.folder(storage.home(folder)), seed, options, wanted))
     full = "/".join((entry.name, *options))
-    for part, (x, _) in zip(PARTS, (train, test), strict=True):
+    for part, (x, _) in zip(PARTS, found_parts, strict=True):
         if part in wanted and len(x) == 0:
             others = tuple(other for other in PARTS if other != part)
             raise ValueError(f"{full} has no {part} part: pass parts={others}, or choose another data set.")
@@ -192,18 +204,22 @@ def load(name: str | Entry, *, seed: int = 0, folder: storage.Folder = None, par
                 f"the reader of {full} returned examples of shape {x.shape[1:]} in the {part} part, and its row "
                 f"declares {entry.shape}: make them agree."
             )
-    return DataSet(full, train, test, entry.classes)
+    return DataSet(full, *found_parts, entry.classes)
 
 
-def _own_files(name: str, seed: int) -> DataSet:
-    """The user's own data set, by the path of a .csv file or of a folder of .npy files."""
+def _own_files(name: str, seed: int, test: float, size: int | None) -> DataSet:
+    """The user's own data set, by the path of its file or folder."""
     path = Path(name)
     if path.is_dir():
+        if folders.is_pictures(path):
+            return folders.images(path, size=size, test=test, seed=seed)
         return tabular.arrays(path)
+    if path.suffix == ".npz" and path.exists():
+        return folders.npz(path, test=test, seed=seed)
     if path.suffix == ".csv":
-        return tabular.csv(path, seed=seed)
+        return tabular.csv(path, test=test, seed=seed)
     names = ", ".join("/".join((entry.name, *entry.options)) for entry in CATALOGUE.values())
     raise ValueError(
-        f"data={name!r} is unknown: choose one of {names}, a .csv file, or a folder with x_train.npy, y_train.npy, "
-        "x_test.npy and y_test.npy."
+        f"data={name!r} is unknown: choose one of {names}, a .csv file, a .npz file, a folder with one folder of "
+        "pictures for each class, or a folder with x_train.npy, y_train.npy, x_test.npy and y_test.npy."
     )

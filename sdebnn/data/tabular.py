@@ -78,19 +78,36 @@ def arrays(folder: str | os.PathLike[str]) -> DataSet:
         found = {f"{a}_{of}": mapped(root / f"{a}_{of}.npy") for of in ("train", "test") for a in "xy"}
     except FileNotFoundError as error:
         raise ValueError(f"{error} Save it with numpy.save.") from None
+    return data_set_of(root, found, suffix=".npy")
+
+
+def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -> DataSet:
+    """The data set of four arrays, x_train, y_train, x_test and y_test, of a folder or a file.
+
+    If y has one axis, it holds the labels: 0, 1, ..., or text.
+    """
     for name, value in found.items():
-        _check_saved(root / f"{name}.npy", value, least_ndim=2 if name[0] == "x" else 1)
+        _check_saved(f"{root}: {name}{suffix}", value, least_ndim=2 if name[0] == "x" else 1)
     for of in ("train", "test"):
         x, y = found[f"x_{of}"], found[f"y_{of}"]
         if len(x) != len(y):
-            raise ValueError(f"{root}: x_{of}.npy has {len(x)} examples and y_{of}.npy has {len(y)}: they must agree.")
+            raise ValueError(
+                f"{root}: x_{of}{suffix} has {len(x)} examples and y_{of}{suffix} has {len(y)}: they must agree."
+            )
     train, test = found["y_train"], found["y_test"]
     if found["x_train"].shape[1:] != found["x_test"].shape[1:] or train.shape[1:] != test.shape[1:]:
         raise ValueError(
             f"{root}: examples of the training part and of the test part differ in shape: save them alike."
         )
+    name = root.stem if root.suffix == ".npz" else root.name
     if train.ndim > 1:
-        return DataSet(root.name, Part(found["x_train"], train), Part(found["x_test"], test), None)
+        return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), None)
+    if train.dtype.kind == test.dtype.kind == "U":
+        words = np.unique(np.concatenate([train, test]))
+        parts = (np.searchsorted(words, y).astype(np.int32) for y in (train, test))
+        train, test = parts
+        classes = tuple(map(str, words))
+        return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
     low, high = min(train.min(), test.min()), max(train.max(), test.max())
     if train.dtype.kind not in "iu" or test.dtype.kind not in "iu" or low < 0 or high > 2**20:
         raise ValueError(
@@ -98,15 +115,16 @@ def arrays(folder: str | os.PathLike[str]) -> DataSet:
         )
     train, test = train.astype(np.int32), test.astype(np.int32)
     classes = tuple(map(str, range(int(high) + 1)))
-    return DataSet(root.name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
+    return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
 
 
-def _check_saved(path: Path, value: np.ndarray, least_ndim: int) -> None:
+def _check_saved(where: str, value: np.ndarray, least_ndim: int) -> None:
     """Refuse an array that cannot be the inputs or the targets of a part."""
-    if value.dtype.kind not in "buif" or not value.dtype.isnative:
-        raise ValueError(f"{path} holds {value.dtype}: save real numbers in this machine's byte order.")
+    labels = value.dtype.kind == "U" and value.ndim == least_ndim == 1
+    if (value.dtype.kind not in "buif" and not labels) or not value.dtype.isnative:
+        raise ValueError(f"{where} holds {value.dtype}: save real numbers in this machine's byte order.")
     if value.ndim < least_ndim or value.size == 0:
-        raise ValueError(f"{path} has shape {value.shape}: save at least one example, and at least {least_ndim} axes.")
+        raise ValueError(f"{where} has shape {value.shape}: save at least one example, and at least {least_ndim} axes.")
 
 
 def _parse(path: Path, lines: text.Lines) -> tuple[list[str] | None, np.ndarray]:

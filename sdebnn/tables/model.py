@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy import linalg
 
 from sdebnn.artifacts import load, save
 from sdebnn.checks import check_choice, shown
+from sdebnn.data import Distance
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.records import TEXT, Rule, Rules, broken, check_finite, load_one, number, one_of, save_one
 from sdebnn.tables.columns import ColumnCoder, WordColumn
@@ -29,38 +29,6 @@ RULES: Rules = {
 }
 MANY = 20  # different whole numbers: more are a quantity, fewer may be classes
 FAR = 3.0  # a distance of which the user is warned
-USUAL = 0.99  # share of the training rows that are at most as far from their center as a distance of 1
-RIDGE = 1e-3  # on the correlations, in which columns may depend on each other
-
-
-class Distance(NamedTuple):
-    """How far rows are from the center of the training rows, in units within which 99 % of those are."""
-
-    center: np.ndarray
-    spread: np.ndarray
-    factor: np.ndarray  # of the inverse correlations of the matrix's columns
-    limit: float
-
-    @staticmethod
-    def of(matrix: np.ndarray) -> "Distance":
-        """The distance from the rows of a matrix."""
-        center, spread = matrix.mean(0), matrix.std(0)
-        spread = np.where(
-            spread > 0, spread, np.maximum(1e-6 * np.abs(center), 1e-12)
-        )  # a constant that changes is far
-        z = (matrix - center) / spread
-        root = linalg.cholesky(z.T @ z / len(z) + RIDGE * np.eye(z.shape[1]), lower=True)
-        factor = linalg.solve_triangular(root, np.eye(z.shape[1]), lower=True)
-        unscaled = Distance(center, spread, factor, 1.0)
-        return unscaled._replace(limit=max(float(np.quantile(unscaled.to(matrix), USUAL)), 1e-12))
-
-    def standardised(self, matrix: np.ndarray) -> np.ndarray:
-        """Columns of mean 0 and spread 1, at most so far out that squares stay finite."""
-        return np.clip((matrix - self.center) / self.spread, -1e100, 1e100)
-
-    def to(self, matrix: np.ndarray) -> np.ndarray:
-        """The distance of every row. Above 1, a row is unlike 99 % of those of training."""
-        return np.sqrt(((self.standardised(matrix) @ self.factor.T) ** 2).mean(1)) / self.limit
 
 
 class TableModel(NamedTuple):

@@ -20,6 +20,7 @@ from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.data.storage import file_md5
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import FolderLock, write_whole
+from sdebnn.forecast_columns import NAMES
 from sdebnn.records import (
     OBJECT,
     TEXT,
@@ -32,7 +33,7 @@ from sdebnn.records import (
     record_bytes,
     whole,
 )
-from sdebnn.tables.forecasts import NAMES, check_suffix, forecast, table_scores, write_columns
+from sdebnn.tables.forecasts import forecast, table_scores
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.kind import KIND
 from sdebnn.tables.model import (
@@ -47,8 +48,7 @@ from sdebnn.tables.model import (
 )
 
 __all__ = [
-    "TableSettings", "check_suffix", "forecast", "open_table", "read_table_run", "result_of", "scores_on",
-    "train_table", "write_columns",
+    "TableSettings", "forecast", "open_table", "read_table_run", "result_of", "scores_on", "train_table",
 ]  # fmt: skip
 SEEDS = 2**31
 SCORES = ("nll", "rmse", "coverage_95", "accuracy", "ece", "brier", "test_rows")

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 BAR_WIDTH = 10  # characters
+LONG = 60.0  # seconds; what will take longer is said in words, once
 
 
 class _Stream:
@@ -65,6 +67,8 @@ class Display:
         self.bar = Progress(_Line(Column(no_wrap=True)), console=self.console, disable=not show)
         self.task = self.bar.add_task("compiling", total=total)
         self.held_out = ""
+        self.first: tuple[int, float] | None = None  # the first step that was shown, and when
+        self.estimated = False
 
     def __enter__(self) -> "Display":
         self.say(self.about)
@@ -97,6 +101,17 @@ class Display:
         if row["skipped"]:
             words += f"  skipped {row['skipped']}"
         self.bar.update(self.task, description=words, completed=step)
+        self._estimate(step)
+
+    def _estimate(self, step: int) -> None:
+        """Say how long the rest will take, once it is known and if it is long. The first steps include compilation."""
+        if self.first is None:
+            self.first = step, time.monotonic()
+        elif not self.estimated and step > self.first[0]:
+            left = (self.total - step) * (time.monotonic() - self.first[1]) / (step - self.first[0])
+            self.estimated = True
+            if left > LONG:
+                self.say(f"About {left / 60:.0f} minutes left." if left > 90 else "About a minute left.")
 
 
 def _about(kl_weight: float, kl_warmup: float, examples: int) -> str:

@@ -1,0 +1,93 @@
+"""``sdebnn train``: train a model on a data set, or on data of your own."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdebnn import runs
+from sdebnn.cli.common import Json, check_suits, plain_warnings, print_result, tables
+from sdebnn.data import find
+
+TABLES = (".csv", ".tsv")
+
+
+def train(
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A .csv or .npz file, a folder of pictures by class or of .npy files, or a name of a data set."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    target: Annotated[
+        str | None, typer.Option(help="Of a .csv file: the column to predict; by default the last.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Of a .csv file: regression or classification.")] = None,
+    test: Annotated[float, typer.Option(help="Of your own data: the share of examples to score the model on.")] = 0.1,
+    size: Annotated[int | None, typer.Option(help="Of pictures: the side of the squares they are scaled to.")] = None,
+    preset: Annotated[str, typer.Option(help="ours, fast, best or paper.")] = "ours",
+    members: Annotated[int | None, typer.Option(help="Nets in the mixture, instead of the preset's number.")] = None,
+    infer_w0: Annotated[bool, typer.Option("--infer-w0", help="Infer w_0; otherwise it is a point.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run from its last checkpoint, if any.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the preset's number.")] = None,
+    kl_weight: Annotated[float, typer.Option(help="1 is the ELBO; less gives a tempered posterior.")] = 1.0,
+    validation: Annotated[float, typer.Option(help="Share of the training part to validate on; 0 for none.")] = 0.1,
+    patience: Annotated[int | None, typer.Option(help="Stop after this many validations without a better NLL.")] = None,
+    monitor: Annotated[int | None, typer.Option(help="Epochs between measurements of STL's gradient noise.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Draws of all members, to score with; 16 of each.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the net, the split, the order and the draws.")] = 0,
+    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    memory_limit: Annotated[int, typer.Option(help="MiB of data on the device; larger data are streamed.")] = 2048,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later.
+
+    A run that is done goes on if it is resumed with more --epochs. A .csv file is a table, whose first line names the
+    columns. It is learned by the estimators of sdebnn in one go: if it is stopped, it starts anew.
+    """
+    if Path(data).suffix.lower() in TABLES and find(data) is None:
+        others = {
+            "--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
+            "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
+            "--tensorboard": tensorboard, "--validation": validation != 0.1, "--save-every": save_every != 60.0,
+            "--memory-limit": memory_limit != 2048, "--size": size is not None,
+        }  # fmt: skip
+        check_suits(others, f"is for nets of images and arrays, and {data} is a table")
+        _train_table(data, out, target, task, seed, test, members, kl_weight, resume, as_json)
+        return
+    others = {"--target": target is not None, "--task": task is not None}
+    check_suits(others, f"is for tables, and {data} is no .csv file")
+    if find(data) is not None:
+        if Path(data).exists():
+            print(f"sdebnn: {data} is the data set of that name; write ./{data} for yours here.", file=sys.stderr)
+        others = {"--test": test != 0.1, "--size": size is not None}
+        check_suits(others, f"is for data of your own, and {data} has its own test part and size")
+    elif Path(data).exists():
+        data = str(Path(data).resolve())  # so that the run can be resumed from any folder
+    settings = runs.Settings(
+        data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members, test, size
+    )  # fmt: skip
+    if memory_limit < 1:
+        raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")
+    with plain_warnings():
+        result = runs.train(
+            settings, out, resume=resume, draws=draws, monitor=monitor, save_every=save_every,
+            memory_limit=memory_limit * 2**20, tensorboard=tensorboard,
+        )  # fmt: skip
+    print_result(result, as_json)
+
+
+def _train_table(
+    data: str, out: Path, target: str | None, task: str | None, seed: int, test: float, members: int | None,
+    kl_weight: float, resume: bool, as_json: bool,
+) -> None:  # fmt: skip
+    of_tables = tables()
+    settings = of_tables.TableSettings(str(Path(data).resolve()), target, task, seed, test, kl_weight=kl_weight)
+    if members is not None:
+        settings = settings._replace(members=members)
+    with plain_warnings():
+        result = of_tables.train_table(settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr))
+    print_result(result, as_json)

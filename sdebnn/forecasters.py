@@ -1,0 +1,238 @@
+"""A trained run as what it is good for: examples in, from a file or as JSON, and forecasts out as named columns.
+
+``open_forecaster`` opens a run of any kind. The commands ``predict``, ``evaluate``, ``export`` and ``serve`` know runs
+by this contract alone. Nothing here reads the training data.
+"""
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from sdebnn import metrics
+from sdebnn.checks import check_count, shown
+from sdebnn.contract import AbstractModel
+from sdebnn.data import Distance, Part, Standardiser, TrainingInputs, features, folders, formats
+from sdebnn.forecast_columns import Columns, of_classes, of_numbers
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.prediction import evaluate, predict
+from sdebnn.presets import About
+from sdebnn.runs import DRAWS, open_run, read_distance
+from sdebnn.tables.kind import is_table_run
+
+ROWS_AT_ONCE = 4096
+PICTURES = folders.SUFFIXES
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """What every opened run can do. ``inputs`` are what ``read`` or ``from_json`` returned."""
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """What it takes and what it predicts, as JSON."""
+        ...
+
+    def read(self, path: Path) -> Any:
+        """The examples in a file or folder."""
+        ...
+
+    def from_json(self, rows: Any) -> Any:
+        """Examples that came as JSON."""
+        ...
+
+    def forecast(self, inputs: Any, *, where: str, coverage: float = 0.95) -> Columns:
+        """The forecast of every example; ``where`` is what messages call the inputs."""
+        ...
+
+    def scores(self, path: Path) -> dict[str, float]:
+        """The scores on the examples in a file or folder, which must hold their targets, too."""
+        ...
+
+
+def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best: bool = False) -> Forecaster:
+    """The model of a run of any kind. ``draws``, ``seed`` and ``best`` are for nets of images and arrays."""
+    if is_table_run(run):
+        return _of_table(run)
+    made, model, likelihood = open_run(run, best=best)
+    if draws is not None:
+        check_count("draws", draws)
+    count = DRAWS * len(made.nets) if draws is None else draws
+    return NetForecaster(
+        made.about, model, likelihood, read_distance(run), count, jax.random.key(seed), made.preset.draws_at_once
+    )
+
+
+def _of_table(run: Path) -> Forecaster:
+    try:
+        return importlib.import_module("sdebnn.tables.forecaster").TableForecaster.open(run)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("sklearn", "scipy"):
+            raise
+        raise ValueError("tables need scikit-learn: pip install 'sdebnn[sklearn]'.") from None
+
+
+class Examples(NamedTuple):
+    """Examples of a net, and the names of their files, if they have some."""
+
+    x: np.ndarray
+    files: list[str] | None = None
+
+
+class NetForecaster(NamedTuple):
+    """A net of images or of vectors, with what it needs to know about its inputs."""
+
+    about: About
+    model: AbstractModel
+    likelihood: AbstractLikelihood
+    distance: Distance
+    draws: int
+    key: jax.Array
+    draws_at_once: int
+
+    @property
+    def target(self) -> str:
+        """The name of the column with the prediction."""
+        return "y" if self.about.classes is None else "label"
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """The shape and the type of an example, and the classes."""
+        images = self.about.are_images
+        return {
+            "kind": "images" if images else "vectors",
+            "task": "regression" if self.about.classes is None else "classification",
+            "shape": list(self.about.shape),
+            "dtype": "uint8" if images else "float32",
+            "range": [0, 255] if images else None,
+            "classes": None if self.about.classes is None else list(self.about.classes),
+            "draws": self.draws,
+        }
+
+    def read(self, path: Path) -> Examples:
+        """The examples in a .npy or .npz file, or pictures: one, or a folder of them."""
+        if self.about.are_images and (path.is_dir() or path.suffix.lower() in PICTURES):
+            return Examples(*folders.pictures(path, self.about.shape))
+        if path.suffix == ".npz":
+            names = folders.members(path)
+            name = "x" if "x" in names or len(names) != 1 else next(iter(names))
+            return Examples(self._checked(str(path), formats.array_in(path, name)))
+        return Examples(self._checked(str(path), formats.mapped(path)))
+
+    def from_json(self, rows: Any) -> Examples:
+        """Examples as nested lists of numbers."""
+        if not isinstance(rows, list) or not rows:
+            raise ValueError("rows must be a list of at least one example.")
+        for number, row in enumerate(rows):
+            _check_nested(f"example {number}", row, self.about.shape)
+        x = np.array(rows, np.float64)
+        if self.about.are_images:
+            if not np.array_equal(x, np.clip(np.rint(x), 0, 255)):
+                raise ValueError("the pixels of an image must be whole numbers from 0 to 255.")
+            x = x.astype(np.uint8)
+        return Examples(self._checked("rows", x))
+
+    def forecast(self, inputs: Examples, *, where: str, coverage: float = 0.95) -> Columns:
+        """The forecast of every example."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage={shown(coverage)} must be between 0 and 1, such as 0.95.")
+        x = inputs.x
+        if not self.about.are_images:  # ``predict`` does so for images
+            columns = Standardiser(np.array(self.about.center), np.array(self.about.spread))
+            TrainingInputs.table(columns).warn_if_unlike(x)
+        parts = [self._forecast(x[i : i + ROWS_AT_ONCE], coverage) for i in range(0, len(x), ROWS_AT_ONCE)]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return columns if inputs.files is None else {"file": np.array(inputs.files), **columns}
+
+    def _forecast(self, x: np.ndarray, coverage: float) -> Columns:
+        samples = predict(self.model, x, draws=self.draws, key=self.key, draws_at_once=self.draws_at_once)
+        unlike = self.distance.to(features(x))
+        if self.about.classes is not None:
+            proba = np.asarray(self.likelihood.center(samples), np.float64)
+            mean = proba.mean(0)
+            noise = _entropy(proba).mean(0)
+            reducible = np.maximum(_entropy(mean) - noise, 0.0)
+            return of_classes(self.target, self.about.classes, mean, reducible, noise, unlike)
+        centers, variances = (
+            np.asarray(of(samples), np.float64) for of in (self.likelihood.center, self.likelihood.variance)
+        )
+        targets = self.likelihood.sample(samples, key=jax.random.fold_in(self.key, 1))
+        interval = metrics.interval(np.asarray(targets), coverage)
+        reducible, noise = centers.std(0), np.sqrt(variances.mean(0))
+        whole = np.hypot(reducible, noise)
+        names = [self.target] if centers.shape[-1] == 1 else [f"y{i + 1}" for i in range(centers.shape[-1])]
+        found: Columns = {}
+        for i, name in enumerate(names):
+            of_one = of_numbers(
+                name, centers.mean(0)[:, i], whole[:, i], reducible[:, i], noise[:, i],
+                (np.asarray(interval[0])[:, i], np.asarray(interval[1])[:, i]), unlike,
+            )  # fmt: skip
+            suffix = "" if len(names) == 1 else f" of {name}"
+            found |= {key if key in (name, "unlike") else f"{key}{suffix}": column for key, column in of_one.items()}
+        return found
+
+    def scores(self, path: Path) -> dict[str, float]:
+        """The scores on pictures in folders of their classes, or on x and y of a .npz file."""
+        return self.scores_of(self._labelled(path))
+
+    def scores_of(self, part: Part, steps: int | None = None) -> dict[str, float]:
+        """The scores on examples with their targets."""
+        return evaluate(
+            self.model, self.likelihood, *part, draws=self.draws, key=self.key, draws_at_once=self.draws_at_once,
+            steps=steps,
+        )  # fmt: skip
+
+    def _labelled(self, path: Path) -> Part:
+        classes = self.about.classes
+        if path.is_dir() and self.about.are_images and classes is not None:
+            return folders.labelled_pictures(path, self.about.shape, classes)
+        if path.suffix != ".npz":
+            raise ValueError(f"{path} holds no targets: pass a .npz file with x and y, or a folder of classes.")
+        x, y = (formats.array_in(path, name) for name in "xy")
+        if classes is None:
+            return Part(self._checked(f"{path}: x", x), y)
+        if y.dtype.kind == "U":
+            strange = next((str(label) for label in y if label not in classes), None)
+            if strange is not None:
+                raise ValueError(f"{path}: y holds {shown(strange)}, which is none of the classes {shown(classes)}.")
+            y = np.array([classes.index(str(label)) for label in y])
+        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) != len(x):
+            raise ValueError(
+                f"{path}: y has shape {y.shape} of {y.dtype}: save one label for each of {len(x)} examples."
+            )
+        return Part(self._checked(f"{path}: x", x), y.astype(np.int32))
+
+    def _checked(self, where: str, x: np.ndarray) -> np.ndarray:
+        """Examples of the shape and the type of the training data."""
+        shape = self.about.shape
+        if x.ndim < 2 or not len(x) or x.shape[1:] != shape:
+            raise ValueError(
+                f"{where} has shape {x.shape}, and the run was trained on examples of {shape}: pass an array of shape "
+                f"(examples, {', '.join(map(str, shape))})."
+            )
+        if self.about.are_images and x.dtype != np.uint8:
+            raise ValueError(f"{where} holds {x.dtype}, the run was trained on bytes: save images as uint8, 0 to 255.")
+        if x.dtype.kind not in "buif":
+            raise ValueError(f"{where} holds {x.dtype}: save real numbers.")
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            raise ValueError(f"{where} holds NaN or infinite values: remove or impute them.")
+        return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+
+
+def _entropy(proba: np.ndarray) -> np.ndarray:
+    return -(proba * np.log(np.maximum(proba, 1e-300))).sum(-1)
+
+
+def _check_nested(where: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Refuse JSON that is not an array of finite numbers of this shape."""
+    if not shape:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{where} holds {shown(value)}, which is no finite number.")
+        return
+    if not isinstance(value, list) or len(value) != shape[0]:
+        raise ValueError(f"{where} is {shown(value)}, where a list of {shape[0]} is needed.")
+    for part in value:
+        _check_nested(where, part, shape[1:])

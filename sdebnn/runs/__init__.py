@@ -1,0 +1,21 @@
+"""Runs of the command line: a folder with the settings, the training log, the checkpoints and the scores."""
+
+from sdebnn.runs.run import Run, make, open_run
+from sdebnn.runs.settings import Settings, read_about, read_distance, read_settings, read_stages
+from sdebnn.runs.training import DRAWS, draws_of, score, scored_part, train
+
+__all__ = [
+    "DRAWS",
+    "Run",
+    "Settings",
+    "draws_of",
+    "make",
+    "open_run",
+    "read_about",
+    "read_distance",
+    "read_settings",
+    "read_stages",
+    "score",
+    "scored_part",
+    "train",
+]

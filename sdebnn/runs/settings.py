@@ -1,0 +1,153 @@
+"""The settings of a run, what its net knows about its data, and ``run.json``, in which both are kept."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sdebnn.checks import check_choice, check_count, check_positive, shown
+from sdebnn.data import Distance
+from sdebnn.presets import PRESETS, About
+from sdebnn.records import (
+    OBJECT,
+    TEXT,
+    YES_OR_NO,
+    Rule,
+    Rules,
+    broken,
+    check_finite,
+    check_record,
+    load_one,
+    number,
+    one_of,
+    or_none,
+    read_record,
+    record_bytes,
+    save_one,
+    whole,
+)
+
+KIND = "run of sdebnn, version 5"
+INPUTS_KIND, INPUTS_FILE = "inputs of a net, version 1", "inputs.safetensors"
+SEEDS = 2**32
+MAX_STAGES = 100
+WORDS = Rule("a list of words", lambda value: isinstance(value, list) and all(map(TEXT.holds, value)))
+NUMBERS = Rule("a list of numbers", lambda value: isinstance(value, list) and all(map(number().holds, value)))
+SHAPE = Rule("a list of sizes", lambda value: isinstance(value, list) and all(map(whole(1).holds, value)))
+STAGES = Rule("a list of epochs", lambda value: SHAPE.holds(value) and 1 <= len(value) <= MAX_STAGES)
+RULES: Rules = {
+    "data": TEXT,
+    "preset": one_of(*PRESETS),
+    "infer_w0": YES_OR_NO,
+    "seed": whole(0, SEEDS - 1),
+    "epochs": or_none(whole(1)),
+    "kl_weight": number(0.0),
+    "validation": number(0.0),
+    "patience": or_none(whole(1)),
+    "members": or_none(whole(1)),
+    "test": number(0.0),
+    "size": or_none(whole(4)),
+    "stages": STAGES,
+    "fingerprint": TEXT,
+    "about": OBJECT,
+}
+NUMBERS_ABOUT = ("center", "spread", "target_center", "target_spread")
+ABOUT_RULES: Rules = {
+    "name": TEXT,
+    "shape": SHAPE,
+    "classes": or_none(WORDS),
+    "examples": whole(1),
+    **dict.fromkeys(NUMBERS_ABOUT, NUMBERS),
+}
+
+
+class Settings(NamedTuple):
+    """The settings of a run, which are saved in ``run.json``."""
+
+    data: str
+    preset: str = "ours"
+    infer_w0: bool = False
+    seed: int = 0
+    epochs: int | None = None
+    kl_weight: float = 1.0
+    validation: float = 0.1
+    patience: int | None = None
+    members: int | None = None  # None: as many as the preset has
+    test: float = 0.1  # share of data that have no test part of their own
+    size: int | None = None  # side of pictures; None: as they are, or 32
+
+    def check(self) -> None:
+        """Refuse values that are not allowed."""
+        check_choice("preset", self.preset, PRESETS)
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed={self.seed} must be a whole number from 0 to {SEEDS - 1}.")
+        if not 0 <= self.validation < 1:
+            raise ValueError(
+                f"validation={shown(self.validation)} must be a share of the training part: a number from 0 (for none) "
+                "to below 1, such as 0.1."
+            )
+        if self.epochs is not None:
+            check_count("epochs", self.epochs)
+        for name in ("patience", "members"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_positive("kl_weight", self.kl_weight, or_zero=True)
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """The record of a run."""
+    file = out / "run.json"
+    if not file.exists():
+        raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
+    facts = read_record(file, KIND, RULES)
+    check_record(file, facts["about"], ABOUT_RULES)
+    return facts
+
+
+def run_bytes(settings: Settings, stages: tuple[int, ...], facts: dict[str, Any]) -> bytes:
+    """The record of a run, as it is written."""
+    return record_bytes(KIND, {**facts, **settings._asdict(), "stages": list(stages)})
+
+
+def read_settings(out: Path) -> Settings:
+    """The settings of a run."""
+    facts = read_run(out)
+    return Settings(**{name: facts[name] for name in Settings._fields})
+
+
+def read_stages(out: Path) -> tuple[int, ...]:
+    """The epochs of the first training of a run, and of those that went on from there."""
+    return tuple(read_run(out)["stages"])
+
+
+def read_about(out: Path) -> About:
+    """What the net of a run knows about its data."""
+    facts = read_run(out)["about"]
+    about = About(
+        facts["name"], tuple(facts["shape"]), None if facts["classes"] is None else tuple(facts["classes"]),
+        facts["examples"], *(tuple(facts[name]) for name in NUMBERS_ABOUT),
+    )  # fmt: skip
+    columns = about.shape[-1] if about.shape else 0
+    if len(about.shape) not in (1, 3) or not len(about.center) == len(about.spread) == columns:
+        raise broken(out / "run.json", "does not describe the data of a net")
+    return about
+
+
+def write_distance(out: Path, distance: Distance) -> None:
+    """Write by what it is told how far examples are from those of training."""
+    arrays = {name: getattr(distance, name) for name in ("center", "spread", "factor")}
+    save_one(out / INPUTS_FILE, arrays, INPUTS_KIND, {"limit": distance.limit})
+
+
+def read_distance(out: Path) -> Distance:
+    """By what it is told how far examples are from those of training."""
+    file = out / INPUTS_FILE
+    if not file.is_file():
+        raise ValueError(f"{out} is not a whole run: {file.name} is missing; restore it, or train the run again.")
+    arrays, facts = load_one(file, INPUTS_KIND, {"limit": number(0.0)})
+    size = arrays["center"].shape[0] if "center" in arrays and arrays["center"].ndim == 1 else 0
+    shapes = {"center": (size,), "spread": (size,), "factor": (size, size)}
+    if not size or {name: array.shape for name, array in arrays.items()} != shapes:
+        raise broken(file, "holds no distance")
+    check_finite(file, arrays)
+    if not (facts["limit"] > 0 and (arrays["spread"] > 0).all()):
+        raise broken(file, "holds spreads that are not above zero")
+    return Distance(**arrays, limit=facts["limit"])

@@ -1,0 +1,218 @@
+"""Training a run of the command line in its folder, and scoring it.
+
+RUN/run.json            the settings, and what the net needs to know about the data, from which it is made again
+RUN/inputs.safetensors  by what it is told how far other examples are from those of training
+RUN/metrics.jsonl       the training log             RUN/checkpoints/       the state of training
+RUN/member-1/ ...       the same of the other members of a mixture
+RUN/more-1/ ...         the same of a training that went on after the end of the first
+RUN/result.json         the scores of the trained model on the test part, and its bound on the training part
+"""
+
+import json
+import platform
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sdebnn import __version__
+from sdebnn.checks import check_count
+from sdebnn.contract import AbstractModel, parameter_count
+from sdebnn.data import DataSet, Distance, Part, check_part, evenly_spaced_rows, features, held_out, load
+from sdebnn.files import write_whole
+from sdebnn.fingerprints import digest
+from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.models import blocks
+from sdebnn.prediction import evaluate
+from sdebnn.presets import About
+from sdebnn.records import check_same_settings, read_result
+from sdebnn.runs.run import Run, make, stage_folder, trained
+from sdebnn.runs.settings import INPUTS_FILE, Settings, read_run, run_bytes, write_distance
+from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_seconds, saved_steps
+
+DRAWS = 16  # of each member, to score it
+BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
+COMPARED_ROWS = 5000  # of the training part, from which distances are measured
+
+
+def train(
+    settings: Settings,
+    out: Path,
+    *,
+    resume: bool = False,
+    draws: int | None = None,
+    monitor: int | None = None,
+    save_every: float = 60.0,
+    memory_limit: int = 2**31,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train a run in a folder, or resume it, and score the trained model on the test part.
+
+    A run that is done, resumed with more epochs, goes on from its end: for the epochs that are new, with a schedule of
+    their own.
+    """
+    if draws is not None:
+        check_count("draws", draws)
+    settings.check()
+    with ExitStack() as stack:
+        # Locks the folder before anything in it is read.
+        place = stack.enter_context(RunFolder(out, tensorboard=tensorboard))
+        before = _known(settings, place, resume)
+        data = load(settings.data, seed=settings.seed, test=settings.test, size=settings.size)
+        run = make(settings, About.of(data))
+        if before is not None:
+            remedy = "the data have changed; restore them, or train another run"
+            check_same_settings(out, before, {"fingerprint": _fingerprint(data)}, remedy)
+            place.remember("run.json")
+        # Before hours of training, and before rows are held out, which would change the row numbers in errors.
+        check_part("the training part", data.train, memory_limit)
+        check_part("the test part", data.test)
+        part, validation = data.train, None
+        if settings.validation:
+            part, rest = held_out(part, settings.validation, seed=settings.seed, name="validation")
+            validation = Validation(rest.x, rest.y, patience=settings.patience)
+        elif settings.patience is not None:
+            raise ValueError(f"patience={settings.patience} needs a validation set: pass a validation share above 0.")
+        epochs = settings.epochs or run.preset.training.epochs
+        stages = _stages(before, epochs)
+        if before is None or stages != tuple(before["stages"]):
+            facts = {"fingerprint": _fingerprint(data), "about": run.about._asdict()}
+            place.write("run.json", run_bytes(settings, stages, facts))
+        if not (out / INPUTS_FILE).exists():
+            rows = evenly_spaced_rows(len(part.x), COMPARED_ROWS)
+            found = features(np.asarray(part.x[rows]))
+            found = found[np.isfinite(found).all(1)]  # of data that are streamed, rows are refused when they are read
+            write_distance(out, Distance.of(found if len(found) else np.zeros((1, found.shape[1]))))
+        stage = len(stages) - 1
+        models, likelihood = list(run.trained_apart), run.preset.likelihood
+        recipe = run.preset.training.changed(epochs=stages[stage], kl_weight=settings.kl_weight)
+        objective = replace(recipe.objective, monitor_every=monitor)
+        if stage:
+            found = trained(run, out, stage)
+            models, likelihood = [model for model, _ in found], found[0][1]
+            objective = replace(objective, kl_warmup=0.0)
+            place = stack.enter_context(RunFolder(stage_folder(out, stage), tensorboard=tensorboard))
+        batches = replace(_fitting(recipe.batches, len(part.x)), memory_limit=memory_limit)
+        fitted = fit(
+            models if run.in_turn else models[0], likelihood, part.x, part.y,
+            key=run.key(stage), validation=validation, progress=progress,
+            checkpoints=Checkpoints(place, resume, save_every, tensorboard=tensorboard),
+            **recipe._replace(objective=objective, batches=batches).options(),
+        )  # fmt: skip
+        draws = draws_of(run, draws)
+        place.hold()  # the folder may have been deleted meanwhile
+        folders = [folder for number in range(len(stages)) for folder in run.folders(out, number)]
+        result = {
+            **score(run, data.test, fitted.model, fitted.likelihood, draws),
+            "elbo": _bound(run, fitted.model, fitted.likelihood, part),
+            "settings": settings._asdict(),
+            "draws": draws,
+            "members": len(run.nets),
+            "examples": len(part.x),
+            "epochs": sum(stages),
+            "parameters": parameter_count(fitted.model),
+            "random_weights": sum(block.weights.size for net in run.nets for block in blocks(net)),
+            "fit_seconds": round(sum(saved_seconds(folder) for folder in folders if saved_steps(folder)), 2),
+            "device": jax.devices()[0].device_kind,
+            "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
+        }
+        place.hold()  # scoring may take long, and the folder may have been deleted meanwhile
+        write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def draws_of(run: Run, draws: int | None = None) -> int:
+    """The draws to average over: 16 of each member unless told, and equally many of each."""
+    wanted, members = DRAWS * len(run.nets) if draws is None else draws, len(run.nets)
+    return -(-wanted // members) * members
+
+
+def _stages(before: dict[str, Any] | None, epochs: int) -> tuple[int, ...]:
+    """The epochs of each stage of a run, the last of which is to be trained."""
+    if before is None:
+        return (epochs,)
+    done = tuple(before["stages"])
+    return done if sum(done) == epochs else (*done, epochs - sum(done))
+
+
+def _fitting(batches: Batches, examples: int) -> Batches:
+    """The batches of a preset, made smaller if the data set has fewer examples than one batch."""
+    accumulate = min(batches.accumulate, examples)
+    size = min(batches.size or examples, examples) // accumulate * accumulate
+    return replace(batches, size=size, accumulate=accumulate)
+
+
+def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part: Part) -> float:
+    """The ELBO on the training part in nats, from some of its rows. That of a mixture is the mean over its members."""
+    rows = evenly_spaced_rows(len(part.x), BOUND_ROWS)
+    scores = evaluate(
+        model, likelihood, part.x[rows], part.y[rows], draws=BOUND_DRAWS * len(run.nets),
+        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.preset.draws_at_once,
+    )  # fmt: skip
+    return len(part.x) * scores["log_likelihood"] - scores["kl"]
+
+
+def score(
+    run: Run,
+    part: Part,
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    draws: int | None,
+    steps: int | None = None,
+) -> dict[str, float]:
+    """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
+    return evaluate(
+        model, likelihood, *part, draws=draws_of(run, draws),
+        key=jax.random.fold_in(jax.random.key(run.settings.seed), 2), draws_at_once=run.preset.draws_at_once,
+        steps=steps,
+    )  # fmt: skip
+
+
+def scored_part(out: Path, settings: Settings) -> Part:
+    """The test part of the data of a run, if it is still the one that the run was trained with."""
+    data = load(settings.data, seed=settings.seed, parts=("test",), test=settings.test, size=settings.size)
+    now, before = _part_fingerprint(data.test), read_run(out)["fingerprint"].split()[2:]
+    if now.split() != before:
+        raise ValueError(f"the test part of {settings.data} has changed since {out} was trained: restore it.")
+    return data.test
+
+
+def _fingerprint(data: DataSet) -> str:
+    """A digest of the training rows by which the net is standardised, and of as many test rows."""
+    return f"{_part_fingerprint(data.train)} {_part_fingerprint(data.test)}"
+
+
+def _part_fingerprint(part: Part) -> str:
+    return " ".join(digest(np.asarray(a[evenly_spaced_rows(len(a))]))[:16] for a in part)
+
+
+def _known(settings: Settings, place: RunFolder, resume: bool) -> dict[str, Any] | None:
+    """The record of this run, if the folder holds it already.
+
+    An error if it holds another, if this one is not to be resumed, or if it is not done and other epochs are wanted.
+    """
+    out = place.path
+    if not (out / "run.json").exists():
+        if place.steps():
+            raise ValueError(
+                f"{out} holds checkpoints, but no run.json with their settings: restore it, or choose another folder."
+            )
+        return None
+    if not resume:
+        raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder.")
+    before = read_run(out)
+    wanted = settings._asdict()
+    done = (out / "result.json").exists() and read_result(out / "result.json").get("epochs") == sum(before["stages"])
+    if settings.epochs is not None and done:
+        if settings.epochs < sum(before["stages"]):
+            raise ValueError(
+                f"epochs={settings.epochs} is less than the {sum(before['stages'])} that {out} was trained for: pass "
+                "more, or choose another folder."
+            )
+        del wanted["epochs"]
+    check_same_settings(out, before, wanted, "use the same, or choose another folder")
+    return before
