@@ -13,7 +13,6 @@ from estimator_data import SHORT
 from sklearn.preprocessing import StandardScaler
 
 import sdebnn
-from sdebnn import artifacts
 
 
 def assert_same(a, b, x):
@@ -70,11 +69,14 @@ def test_a_saved_file_that_was_changed_is_refused(regressor, tmp_path, refused):
     refused(lambda: sdebnn.save(sdebnn.SDEBNNRegressor(), path), "not fitted")
     refused(lambda: sdebnn.save(StandardScaler(), path), "none of")
     refused(lambda: sdebnn.save(regressor, tmp_path / "no" / "folder"), "cannot be a file")
+    refused(lambda: sdebnn.save(regressor, path, inputs=np.ones((2, 2))), "of no use with an estimator")
+    path.write_bytes(whole)
+    refused(lambda: sdebnn.load(path, modules=["os"]), "holds an estimator: leave out modules")
 
 
 def test_a_file_of_another_version_is_refused(regressor, tmp_path, monkeypatch, refused):
     with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "KIND", "estimator of sdebnn, version 2")
+        patch.setattr("sdebnn.artifacts.estimators.KIND", "estimator of sdebnn, version 2")
         sdebnn.save(regressor, tmp_path / "saved")
     refused(lambda: sdebnn.load(tmp_path / "saved"), "not of the kind 'estimator of sdebnn, version 3'")
 

@@ -1,11 +1,6 @@
-"""Fitted estimators as files: each is one safetensors file of numbers and text, and loading it runs no code from it.
-
-The digest in a file detects damage, not forgery. Every part is therefore checked before an estimator is built from it,
-and no array is allocated that is larger than the file accounts for.
-"""
+"""Fitted estimators as files: parameters, the sizes of the net and its arrays, and the encoding of the columns."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from sdebnn.artifacts import KIND
 from sdebnn.checks import shown
 from sdebnn.data import Standardiser
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
@@ -38,7 +34,6 @@ from sdebnn.records import (
     whole,
 )
 
-KIND = "estimator of sdebnn, version 3"
 MAX_TEXT_LENGTH = 2**16  # characters of a label or of the name of a column
 FLAG = Rule("true or false", lambda value: isinstance(value, bool) or value in (0, 1))
 COUNT = whole(1, 2**40)
@@ -75,32 +70,22 @@ OF_CLASS: dict[str, Rules] = {
 }
 CLASSES: dict[str, type[Estimator]] = {of.__name__: of for of in (SDEBNNClassifier, SDEBNNRegressor)}
 TUPLES: dict[str, Any] = {of.__name__: of for of in (Encoding, GaussianProcess, NetSizes, Standardiser)}
-Place = str | os.PathLike[str]
 
 
-def save(estimator: Estimator, path: Place) -> None:
-    """Write a fitted estimator to a file, which ``load`` reads on any machine. The predictions stay the same.
-
-    An existing file is replaced. If saving fails, it is kept.
-    """
+def save_estimator(estimator: Estimator, path: Path) -> None:
+    """Write a fitted estimator."""
     name = type(estimator).__name__
     if CLASSES.get(name) is not type(estimator):
         raise ValueError(f"{shown(estimator)} is none of {', '.join(CLASSES)}: pass a fitted one.")
     if not estimator.__sklearn_is_fitted__():
         raise ValueError(f"this {name} is not fitted yet: call fit first.")
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be a file: choose a name in an existing folder.")
     arrays: dict[str, np.ndarray] = {}
     facts = {key: _to_json(key, value, arrays) for key, value in estimator.__getstate__().items()}
     save_one(path, arrays, KIND, {"class": name, "state": facts})
 
 
-def load(path: Place) -> Estimator:
-    """The fitted estimator that ``save`` wrote."""
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is not there: pass a file that sdebnn.save wrote.")
+def load_estimator(path: Path) -> Estimator:
+    """Read what ``save_estimator`` wrote."""
     arrays, words = load_one(path, KIND, {"class": one_of(*CLASSES), "state": OBJECT})
     try:
         state = {key: _from_json(value, arrays) for key, value in words["state"].items()}
