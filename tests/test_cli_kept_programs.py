@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from sdebnn.cli import kept_programs
-from sdebnn.cli.runs import train
+from sdebnn.cli.training import train
 
 
 @pytest.fixture

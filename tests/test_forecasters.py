@@ -1,0 +1,179 @@
+"""Runs of nets opened for forecasts: columns, distances, data of one's own, and folders that were damaged."""
+
+import shutil
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from sdebnn import fit, metrics, runs
+from sdebnn.data import Distance, features, load
+from sdebnn.forecasters import Forecaster, NetForecaster, open_forecaster
+from sdebnn.prediction import predict
+
+CLASSES = ("dark", "light", "striped")
+
+
+def pictures(count, seed):
+    """Images of three kinds, 8 by 8, and their labels."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 3
+    x = rng.integers(0, 60, (count, 8, 8, 1)) + np.array([0, 180, 0])[y][:, None, None, None]
+    x[y == 2, ::2] += 150
+    return x.astype(np.uint8), y
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A net of three kinds of images, trained for one epoch, whose data are gone."""
+    root = tmp_path_factory.mktemp("nets")
+    x, y = pictures(90, 0)
+    np.savez(root / "data.npz", x=x, y=np.array(CLASSES)[y])
+    runs.train(runs.Settings(str(root / "data.npz"), epochs=1, validation=0.0), root / "run", progress=False)
+    (root / "data.npz").unlink()
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def forecaster(run):
+    return open_forecaster(run)
+
+
+def test_columns_are_those_of_the_averaged_draws(forecaster):
+    assert isinstance(forecaster, Forecaster)
+    assert isinstance(forecaster, NetForecaster)
+    x, _ = pictures(7, 1)
+    found = forecaster.forecast(forecaster.from_json(x.tolist()), where="x")
+    samples = np.asarray(predict(forecaster.model, x, draws=16, key=jax.random.key(0), draws_at_once=1), float)
+    proba = np.exp(samples) / np.exp(samples).sum(-1, keepdims=True)
+    mean = proba.mean(0)
+    for number, name in enumerate(CLASSES):
+        np.testing.assert_allclose(found[f"p({name})"], mean[:, number], rtol=1e-5)
+    assert found["label"].tolist() == [CLASSES[i] for i in mean.argmax(1)]
+    np.testing.assert_allclose(found["probability"], mean.max(1), rtol=1e-5)
+    whole = -(mean * np.log(mean)).sum(1)
+    np.testing.assert_allclose(found["entropy"], whole, rtol=1e-4)
+    parts = whole + (proba * np.log(proba)).sum(-1).mean(0)
+    np.testing.assert_allclose(found["entropy_reducible"], parts, atol=1e-5)
+
+
+def test_other_images_are_further_from_those_of_training(forecaster):
+    x, _ = pictures(60, 2)
+    noise = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 1)).astype(np.uint8)
+    like, unlike = (forecaster.distance.to(features(each)) for each in (x, noise))
+    assert (like < 1.5).mean() > 0.9
+    assert (unlike > 1.5).all()
+
+
+def test_distance_of_images_is_mahalanobis_of_tiles_and_contrast():
+    x = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 2)).astype(np.uint8)
+    matrix = features(x)
+    assert matrix.shape == (50, 16 * 2 + 4)
+    np.testing.assert_allclose(matrix[:, :2], x[:, :2, :2].mean((1, 2)), rtol=1e-6)
+    down = np.abs(np.diff(x.astype(float), axis=1)).mean((1, 2))
+    np.testing.assert_allclose(matrix[:, -4:-2], np.log1p(down), rtol=1e-6)
+    assert np.quantile(Distance.of(matrix).to(matrix), 0.99) == pytest.approx(1.0)
+
+
+def test_data_of_one_s_own_are_read_from_every_kind_of_file(forecaster, tmp_path):
+    x, y = pictures(6, 3)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x, y=np.array(CLASSES)[y])
+    for i, (image, label) in enumerate(zip(x, y, strict=True)):
+        folder = tmp_path / "classes" / CLASSES[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{i}.png")
+    first = forecaster.forecast(forecaster.read(tmp_path / "x.npy"), where="x")
+    second = forecaster.forecast(forecaster.read(tmp_path / "x.npz"), where="x")
+    third = forecaster.forecast(forecaster.read(tmp_path / "classes"), where="x")
+    np.testing.assert_array_equal(first["entropy"], second["entropy"])
+    order = [int(name.split("/")[1].split(".")[0]) for name in third["file"]]
+    np.testing.assert_array_equal(first["entropy"][order], third["entropy"])
+    of_file, of_folder = forecaster.scores(tmp_path / "x.npz"), forecaster.scores(tmp_path / "classes")
+    assert of_file["nll"] == pytest.approx(of_folder["nll"], rel=1e-6)
+    proba = np.column_stack([first[f"p({name})"] for name in CLASSES])
+    assert of_file["accuracy"] == pytest.approx(float(metrics.accuracy(proba[None], y)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "at least one example"),
+        ({}, "at least one example"),
+        ([[1.0]], "a list of 8 is needed"),
+        ([[[[1]] * 8] * 7], "a list of 8 is needed"),
+        ([[[[1.5]] * 8] * 8], "whole numbers from 0 to 255"),
+        ([[[[256]] * 8] * 8], "whole numbers from 0 to 255"),
+        ([[[["7"]] * 8] * 8], "no finite number"),
+        ([[[[True]] * 8] * 8], "no finite number"),
+        ([[[[float("nan")]] * 8] * 8], "no finite number"),
+    ],
+)
+def test_json_that_holds_no_images_is_refused_in_words(forecaster, rows, words):
+    with pytest.raises(ValueError, match=words) as error:
+        forecaster.from_json(rows)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_that_is_done_goes_on_from_its_end(tmp_path):
+    x, y = pictures(90, 0)
+    np.savez(tmp_path / "data.npz", x=x, y=np.array(CLASSES)[y])
+    out, settings = tmp_path / "run", runs.Settings(str(tmp_path / "data.npz"), epochs=1, validation=0.0)
+    runs.train(settings, out, progress=False)
+    made, first, likelihood = runs.open_run(out)
+    result = runs.train(settings._replace(epochs=3), out, resume=True, progress=False)
+    assert (result["epochs"], runs.read_stages(out)) == (3, (1, 2))
+    _, second, _ = runs.open_run(out)
+    # The same by hand: a training of two epochs that starts with the weights of the first.
+    data = load(settings.data, test=settings.test)
+    recipe = made.preset.training.changed(epochs=2)
+    batches = replace(recipe.batches, size=64, memory_limit=2**31)
+    by_hand = fit(
+        first, likelihood, *data.train, key=made.key(1), progress=False, **recipe._replace(batches=batches).options()
+    )
+    assert eqx.tree_equal(by_hand.model, second)
+
+    for epochs, words in ((2, "less than the 3"), (None, "was made with epochs=3")):
+        with pytest.raises(ValueError, match=words):
+            runs.train(settings._replace(epochs=epochs), out, resume=True, progress=False)
+    # Stopped before the first checkpoint of the second stage: the first is not lost, and the second is trained again.
+    shutil.rmtree(out / "more-1" / "checkpoints")
+    (out / "more-1" / "metrics.jsonl").unlink()
+    assert eqx.tree_equal(runs.open_run(out)[1], first)
+    (out / "result.json").unlink()
+    with pytest.raises(ValueError, match="was made with epochs=3"):
+        runs.train(settings._replace(epochs=5), out, resume=True, progress=False)
+    runs.train(settings._replace(epochs=3), out, resume=True, progress=False)
+    assert eqx.tree_equal(runs.open_run(out)[1], second)
+
+
+def test_damaged_run_folders_are_refused_in_words(run, tmp_path):
+    """Each file of a run cut off at 20 places, with a bit changed at 20, and replaced by hostile contents."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    last = max((copy / "checkpoints").glob("*.json"), key=lambda path: int(path.stem.split("-")[-1]))
+    files = [copy / "run.json", copy / "inputs.safetensors", last, last.with_suffix(".safetensors")]
+    refused = 0
+    for file in files:
+        whole = file.read_bytes()
+        places = [len(whole) * i // 20 for i in range(20)]
+        hostile = [
+            b"", b"null", b"[" * 100_000, (10 * 2**30).to_bytes(8, "little") + b"{}", b"{}" * 10,
+            whole[:8] + b'{"../../etc/passwd":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' + whole[8:],
+        ]  # fmt: skip
+        flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in places]
+        for blob in (*(whole[:at] for at in places), *flipped, *hostile):
+            file.write_bytes(blob)
+            with pytest.raises((ValueError, OSError)) as error:
+                open_forecaster(copy)
+            assert len(str(error.value).splitlines()) == 1
+            refused += 1
+        file.unlink()
+        with pytest.raises((ValueError, OSError)):
+            open_forecaster(copy)
+        file.write_bytes(whole)
+    assert refused >= 180
+    open_forecaster(copy)
