@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.programs import compiled
 
 
 class HeldOut(NamedTuple):
@@ -47,18 +47,14 @@ def calibrated(
     """The best temperature from 1 / ``largest`` to ``largest``. Each part may have draws of its own."""
     from scipy import optimize, special
 
-    @jax.jit
-    def log_probs(part: HeldOut, temperature: Array) -> Array:
-        outputs = likelihood.tempered(jnp.asarray(part.outputs), temperature)
-        return likelihood.log_prob(outputs, jnp.asarray(part.y))
-
     total = sum(float(np.sum(part.weights)) for part in parts)
 
     def nll(log_temperature: float) -> float:
         """The mean NLL; sums in float64, since the search compares values that differ little."""
         loss = 0.0
         for part in parts:
-            each = np.asarray(log_probs(part, jnp.asarray(math.exp(log_temperature), jnp.result_type(float))), float)
+            temperature = np.asarray(math.exp(log_temperature), jnp.result_type(float))
+            each = np.asarray(_log_probs(likelihood, part.outputs, part.y, temperature), float)
             averaged = np.asarray(special.logsumexp(each, axis=0)) - math.log(len(each))
             loss -= float(np.asarray(part.weights, float) @ averaged)
         return loss / total
@@ -70,3 +66,14 @@ def calibrated(
     span = math.log(largest)
     found: _Minimum = optimize.minimize_scalar(objective, bounds=(-span, span), method="bounded")  # pyright: ignore[reportAssignmentType]
     return Calibration(math.exp(found.x), nll(0.0), nll(found.x))
+
+
+@compiled
+def _log_probs(
+    likelihood: AbstractLikelihood,
+    outputs: Array | np.ndarray,
+    y: Array | np.ndarray,
+    temperature: Array | np.ndarray,
+) -> Float[Array, "..."]:
+    """log p(y | tempered outputs) of each draw and example."""
+    return likelihood.log_prob(likelihood.tempered(jnp.asarray(outputs), jnp.asarray(temperature)), jnp.asarray(y))

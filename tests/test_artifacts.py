@@ -109,7 +109,7 @@ def test_a_failed_fit_keeps_the_last_one(line, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sdebnn.estimators.estimator.fit", interrupted)
+    monkeypatch.setattr("sdebnn.estimators.estimator.trained", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(x[:, :1], y)
     np.testing.assert_array_equal(model.predict(x), before)

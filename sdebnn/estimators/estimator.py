@@ -7,9 +7,9 @@ fitted estimator therefore always predicts the same for a row, whatever the othe
 
 import functools
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, Int, UInt
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -28,28 +28,36 @@ from sklearn.utils.validation import (
 
 from sdebnn.calibration import Calibration, HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
-from sdebnn.contract import AbstractModel
+from sdebnn.contract import AbstractModel, check_solution, over_draws
 from sdebnn.data import Standardiser, TrainingInputs
 from sdebnn.data.standardise import MAX_STANDARDISED, magnitude
+from sdebnn.devices import platform
 from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
+from sdebnn.estimators.training import Rows, Schedule, Trained, options_on, trained
+from sdebnn.estimators.workers import Workers, cores
+from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood, Weighted
 from sdebnn.models import Ensemble
-from sdebnn.prediction import predict
+from sdebnn.models.ensemble import index_of
+from sdebnn.programs import Compiled, compiled
 from sdebnn.records import named, put_back
-from sdebnn.train import Batches, Fit, Objective, Optimizer, Validation, fit
+from sdebnn.train import Batches, Objective, Optimizer, Validation, fit
 
 VALIDATIONS = 50  # in ``max_iter`` steps
+AVERAGE_DECAY = 0.998  # of the moving average of the parameters
 MIN_ROWS_TO_SPLIT = 3  # smaller tables hold no rows out
 CALIBRATION_DRAWS = 20  # of each member
-MAX_CALIBRATION_ROWS = 2048  # of each fold: more would hardly change one number
+MAX_CALIBRATION_ROWS = 2048  # of all folds: more would hardly change one number
 MAX_TEMPERATURE = 4.0
+PREDICTION_STREAM = np.uint32(0xD1A)  # distinguishes the keys of predictions from those of training
 LOG_TEMPERATURE_STD = 0.2  # of its prior, which a few held-out rows do not outweigh
 MAX_ENTRY = 1e300  # of a table: predictions may be a million times as large, and must not overflow
 PADDED_ROWS, PADDED_HELD_OUT = 256, 64  # smaller tables are padded to so many rows
 ROWS_AT_ONCE = 2048
 DRAWS_AT_ONCE = 20  # divides the draws of a calibration and the default of a prediction
+NUMBERS_IN_MEMORY = 2**26  # of the encoded inputs of all folds, which members train on side by side
 OUTPUTS_AT_ONCE = 2**22  # numbers, over all rows and draws that are predicted together
 
 
@@ -85,7 +93,7 @@ def checked_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray
 def check_magnitude(name: str, columns: np.ndarray) -> None:
     """Refuse numbers so large that predictions of their size could overflow."""
     largest = columns.ravel()[np.abs(columns).argmax()]
-    if abs(largest) > MAX_ENTRY:
+    if abs(float(largest)) > MAX_ENTRY:
         raise ValueError(
             f"{name} holds {largest:.3g}, and results computed from numbers beyond {MAX_ENTRY:g} may overflow: divide "
             "its columns by a constant."
@@ -212,33 +220,85 @@ class Estimator(BaseEstimator):
 
     def _fit(self, task: LearningTask, seed: int) -> None:
         """Fit to the distinct rows of a table."""
-        self._fit_ensemble(task, seed)
+        self._set_scalings(task, seed)
+        with self._workers() as workers:
+            self._fit_ensemble(task.table, workers)
 
-    def _fit_ensemble(self, task: LearningTask, seed: int) -> Calibration | None:
+    def _workers(self) -> Workers:
+        """A thread for each core. The progress of several members would be mixed up, and a GPU runs one at a time."""
+        return Workers(1 if self.verbose or platform() != "cpu" else min(cores(), self.members + 1))
+
+    def _fit_ensemble(self, table: Table, workers: Workers) -> Calibration | None:
         """Train the members, each on the rows that it does not hold out, and calibrate the ensemble."""
-        table, net = task.table, self._net_sizes(task)
-        if self._continues():
-            members = self._known_members(net, table)
-        else:
-            self._set_scalings(task, seed)
-            members = [net.model(jax.random.key(seed + i)) for i in range(self.members)]
+        members = self._known_members() if self._continues() else self._new_members()
         parts = [self._validation_split(table, fold) for fold in range(self._folds)]
-        fits = [self._fit_member(members[i], *parts[i % len(parts)], i) for i in range(self.members)]
-        self.ensemble_ = Ensemble([each.model for each in fits])
-        steps = [int(np.isfinite(each.history["elbo"]).sum()) for each in fits]
-        self.n_iter_ = max(steps)
-        self.loss_curve_ = -fits[0].history["elbo"][: steps[0]] / parts[0][0].weight.sum()
+        fits = self._fit_members(members, parts, workers)
+        self.ensemble_ = ensemble_of(self.net_, [each.model for each in fits])
+        self.n_iter_ = max(len(each.elbos) for each in fits)
+        self.loss_curve_ = -fits[0].elbos / parts[0][0].weight.sum()
         found = self._calibration([part for _, part in parts])
         self.temperature_ = 1.0 if found is None else found.temperature
         return found
+
+    def _fit_members(
+        self, members: list[AbstractModel], parts: list[tuple[Table, Table | None]], workers: Workers
+    ) -> list[Trained]:
+        """Train the members: those of small tables side by side, others one after the other by ``fit``."""
+        likelihood, found = Weighted(self._likelihood), [None] * self.members
+        columns = self.net_.features * (1 + self.net_.bins)
+        if len(parts) * len(parts[0][0].x) * columns <= NUMBERS_IN_MEMORY:
+            arrays = [(self._arrays(table.padded(PADDED_ROWS)), self._held_out_arrays(part)) for table, part in parts]
+            data = jax.tree.map(jnp.asarray, arrays)
+            start = functools.partial(self._started, workers, likelihood, data)
+            tasks = [start(members[0], 0)]
+            if parts[0][1] is not None:
+                # While the first member compiles the training, this compiles the predictions for the calibration.
+                some = parts[0][1].at(slice(MAX_CALIBRATION_ROWS // len(parts))).x
+                workers.start(lambda _: self._drawn(ensemble_of(self.net_, members), some, self._calibration_draws))
+            tasks += [start(model, i) for i, model in enumerate(members) if i > 0]
+            found = [task.result() for task in tasks]
+        return [
+            self._fit_member(model, *parts[i % len(parts)], i) if known is None else known
+            for i, (model, known) in enumerate(zip(members, found, strict=True))
+        ]
+
+    def _started(
+        self,
+        workers: Workers,
+        likelihood: AbstractLikelihood,
+        data: list[tuple[Rows, Rows | None]],
+        model: AbstractModel,
+        index: int,
+    ) -> Future[Trained | None]:
+        """The training of a member, started on the rows of its fold."""
+        rows, held_out = data[index % len(data)]
+        title = f"Member {index + 1} of {self.members}" if self.verbose else None
+        return workers.start(
+            trained, model, likelihood, rows, held_out, self._schedule(len(rows[0])), seed=self.seed_, index=index,
+            title=title,
+        )  # fmt: skip
+
+    def _schedule(self, rows: int) -> Schedule:
+        """How members are trained on so many rows."""
+        batch = min(self.batch_size or _default_batch_size(rows), rows)
+        epochs, rate = -(-self.max_iter // (rows // batch)), float(self.learning_rate)
+        rule = _warmed_up_adam(rate) if self._continues() else None
+        optimizer = Optimizer(rate, rule, clip=100.0, ema=AVERAGE_DECAY)
+        validate_every = max(1, epochs // VALIDATIONS)
+        return Schedule(
+            optimizer, AVERAGE_DECAY, batch, float(self.kl_weight), epochs, validate_every, self.n_iter_no_change
+        )
 
     def _net_sizes(self, task: LearningTask) -> NetSizes:
         features = -(-task.table.x.shape[1] // 8) * 8
         return NetSizes(features, task.outputs, self.width, self.steps, float(self.sigma))
 
     def _set_scalings(self, task: LearningTask, seed: int) -> None:
-        """Compute from a table how inputs are encoded and targets standardised."""
+        """Compute from a table how inputs are encoded and targets standardised, unless the last fit is continued."""
         table, net = task.table, self._net_sizes(task)
+        if self._continues():
+            self._check_continues(net, table)
+            return
         self.net_, self.encoding_, self.seed_ = net, Encoding.of(table.x, table.weight, net.bins), seed
         self.y_scaling_ = Standardiser.identity(table.y.shape[1])
         if task.standardise_targets:
@@ -251,8 +311,8 @@ class Estimator(BaseEstimator):
         """At least two members hold out the same rows, whose forecast is then an average, as the ensemble's is."""
         return max(1, self.members // 2)
 
-    def _known_members(self, net: NetSizes, table: Table) -> list[AbstractModel]:
-        """The members of the last fit, if they suit the table of this one."""
+    def _check_continues(self, net: NetSizes, table: Table) -> None:
+        """Refuse a table that the members of the last fit do not suit."""
         if (net, self.members) != (self.net_, self.ensemble_.size):
             raise ValueError(
                 f"warm_start=True continues with {self.ensemble_.size} of {self.net_}, and this fit asks for "
@@ -264,19 +324,31 @@ class Estimator(BaseEstimator):
                 f"warm_start=True: a target is {far:.3g} standard deviations from those of the first fit: set "
                 "warm_start=False."
             )
-        return [self.ensemble_.member(i) for i in range(self.members)]
+
+    def _new_members(self) -> list[AbstractModel]:
+        return [self.net_.model(jax.random.key(self.seed_ + i)) for i in range(self.members)]
+
+    def _known_members(self) -> list[AbstractModel]:
+        """The members of the last fit."""
+        arrays = jax.tree.map(np.asarray, self.ensemble_.arrays)
+        members = [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), arrays) for i in range(self.members)]
+        return [eqx.combine(member, self.ensemble_.rest) for member in members]
+
+    @property
+    def _calibration_draws(self) -> int:
+        return CALIBRATION_DRAWS * self.members
 
     def _calibration(self, held_out: list[Table | None]) -> Calibration | None:
         """The temperature at which the rows that members held out are most likely; None if there are none."""
         parts = []
         for fold, table in enumerate(held_out):
             if table is not None:
-                table = table.at(slice(MAX_CALIBRATION_ROWS))
-                members = [self.ensemble_.member(i) for i in range(fold, self.members, len(held_out))]
-                draws = CALIBRATION_DRAWS * len(members)
-                outputs = self._drawn(Ensemble(members), table.x, draws, self._prediction_key(), PADDED_ROWS)
-                y = self._likelihood.targets_from_columns(jnp.asarray(self.y_scaling_.to(table.y), float))
-                parts.append(HeldOut(outputs, y, table.weight))
+                table = table.at(slice(MAX_CALIBRATION_ROWS // len(held_out)))
+                # All members predict, since predictions after the fit run the same program.
+                outputs, members = self._drawn(self.ensemble_, table.x, self._calibration_draws)
+                targets = jnp.asarray(self.y_scaling_.to(table.y).astype(jnp.result_type(float)))
+                y = self._likelihood.targets_from_columns(targets)
+                parts.append(HeldOut(outputs[members % len(held_out) == fold], y, table.weight))
         if not parts:
             return None
         return calibrated(self._likelihood, parts, largest=MAX_TEMPERATURE, prior_std=LOG_TEMPERATURE_STD)
@@ -287,33 +359,29 @@ class Estimator(BaseEstimator):
             return table, None
         return table.split(self.validation_fraction, self.seed_, fold)
 
-    def _fit_member(self, model: AbstractModel, table: Table, held_out: Table | None, index: int) -> Fit:
-        if self.verbose:
-            print(f"Member {index + 1} of {self.members}", file=sys.stderr)
+    def _fit_member(self, model: AbstractModel, table: Table, held_out: Table | None, index: int) -> Trained:
+        """Train a member by ``fit``, which reads large tables in parts and skips steps that are not finite."""
         x, y = self._arrays(table.padded(PADDED_ROWS))
-        batch = min(self.batch_size or _default_batch_size(len(x)), len(x))
-        epochs, rate = -(-self.max_iter // (len(x) // batch)), float(self.learning_rate)
-        rule = _warmed_up_adam(rate) if self._continues() else None
-        validation = None
-        if held_out is not None:
-            validation = Validation(
-                *self._arrays(held_out.padded(PADDED_HELD_OUT)),
-                every=max(1, epochs // VALIDATIONS),
-                patience=self.n_iter_no_change,
-            )
-        return fit(
+        schedule, rows = self._schedule(len(x)), self._held_out_arrays(held_out)
+        every, patience = schedule.validate_every, schedule.patience
+        found = fit(
             model,
             Weighted(self._likelihood),
             x,
             y,
             key=jax.random.fold_in(jax.random.key(self.seed_), index),
-            epochs=epochs,
-            objective=Objective(draws=1, kl_weight=float(self.kl_weight)),
-            batches=Batches(batch),
-            optimizer=Optimizer(rate, rule, clip=100.0, ema=0.998),
-            validation=validation,
+            epochs=schedule.epochs,
+            objective=Objective(draws=1, kl_weight=schedule.kl_weight),
+            batches=Batches(schedule.batch_size),
+            optimizer=schedule.optimizer,
+            validation=None if rows is None else Validation(*rows, every=every, patience=patience),
             progress=bool(self.verbose),
         )
+        elbos = found.history["elbo"]
+        return Trained(found.model, elbos[np.isfinite(elbos)])
+
+    def _held_out_arrays(self, table: Table | None) -> Rows | None:
+        return None if table is None else self._arrays(table.padded(PADDED_HELD_OUT))
 
     def _arrays(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Encoded inputs, and standardised targets with the weights as the last column."""
@@ -348,23 +416,27 @@ class Estimator(BaseEstimator):
             draws = self.draws if self.scores_ is None else self.draws_
         check_count("draws", draws)
         assert draws is not None
-        key = self._prediction_key() if random is None else jax.random.key(random.randint(2**31 - 1))
+        seed = None if random is None else random.randint(2**31 - 1)
         at_once = min(ROWS_AT_ONCE, 1 << int(math.log2(max(1, OUTPUTS_AT_ONCE / (draws * self.net_.outputs)))))
         for first in range(0, len(x), at_once):
             part = x[first : first + at_once]
-            outputs = self._drawn(self.ensemble_, part, draws, key, min(PADDED_ROWS, at_once))
+            outputs, _ = self._drawn(self.ensemble_, part, draws, min(PADDED_ROWS, at_once), seed)
             tempered = self._likelihood.tempered(jnp.asarray(outputs), self.temperature_)
             yield np.asarray(tempered if random is None else tempered[:draws], np.float64)
 
-    def _prediction_key(self) -> PRNGKeyArray:
-        return jax.random.fold_in(jax.random.key(self.seed_), 0xD1A)
+    def _drawn(
+        self, ensemble: Ensemble, x: np.ndarray, draws: int, least: int = PADDED_ROWS, seed: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs of an ensemble for some rows, before calibration, and the number of the member of each draw.
 
-    def _drawn(self, ensemble: Ensemble, x: np.ndarray, draws: int, key: PRNGKeyArray, least: int) -> np.ndarray:
-        """The outputs of an ensemble for some rows, before calibration."""
+        The draws are those of all predictions, or others with a ``seed``.
+        """
         # Padded to few different shapes, which are compiled once. A row's outputs do not depend on the other rows.
         inputs = self._encoded(x, power_of_two(len(x), least))
-        samples = predict(ensemble, inputs, draws=draws, key=key, batch_size=len(inputs), draws_at_once=DRAWS_AT_ONCE)
-        return np.asarray(samples)[:, : len(x)]
+        key = (np.uint32(self.seed_), PREDICTION_STREAM) if seed is None else (np.uint32(seed), None)
+        outputs, members = map(np.asarray, drawing_program(platform())(ensemble, inputs, *key, draws))
+        check_solution(Solution(jnp.asarray(outputs), jnp.asarray(np.zeros(len(outputs)))))
+        return outputs[:, : len(x)], members
 
     def __sklearn_is_fitted__(self) -> bool:
         return "ensemble_" in vars(self)
@@ -384,6 +456,33 @@ class Estimator(BaseEstimator):
             self.ensemble_ = eqx.combine(jax.tree.map(jnp.asarray, put_back(arrays, state["ensemble_"])), rest)
 
 
+@functools.cache
+def drawing_program(platform: str) -> Compiled[..., tuple[Array, Array]]:
+    """``drawn``, compiled."""
+    return compiled(drawn, compiler_options=options_on(platform))
+
+
+def drawn(
+    ensemble: Ensemble, x: Float[Array, "row input"], seed: UInt[Array, ""], stream: UInt[Array, ""] | None, draws: int
+) -> tuple[Float[Array, "draw row output"], Int[Array, " draw"]]:
+    """The outputs of ``predict``, and the number of the member of each draw.
+
+    Keys are derived inside the program, since outside of it each operation would be compiled by itself.
+    """
+    key = jax.random.key(seed)
+    keys = ensemble.draw_keys(key if stream is None else jax.random.fold_in(key, stream), draws)
+    members = jax.vmap(lambda key: index_of(key, ensemble.size))(keys)
+    return over_draws(lambda key: ensemble.solve(x, key=key).outputs, keys, DRAWS_AT_ONCE), members
+
+
+def ensemble_of(net: NetSizes, members: list[AbstractModel]) -> Ensemble:
+    """``Ensemble(members)``, stacked on the host, because a device would compile a program for each shape."""
+    parts = [jax.tree.map(np.asarray, eqx.filter(member, eqx.is_array)) for member in members]
+    arrays = jax.tree.map(lambda *each: jnp.asarray(np.stack(each)), *parts)
+    return eqx.tree_at(lambda ensemble: ensemble.arrays, ensemble_shapes(net, len(members)), arrays)
+
+
+@functools.cache
 def ensemble_shapes(net: NetSizes, size: int) -> Ensemble:
     """An ensemble of so many nets, with shapes in place of its arrays."""
     return eqx.filter_eval_shape(lambda key: Ensemble([net.model(key)] * size), jax.random.key(0))

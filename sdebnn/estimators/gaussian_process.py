@@ -11,7 +11,7 @@ float64, and a quasi-Newton search over one length for each column, so this modu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ MAX_ROWS = 2000  # distinct ones: the time grows with their third power
 MAX_SAMPLED_ROWS = 5000  # at which functions are sampled jointly
 SEARCH_ROWS = 300  # a larger table is first searched on so many of its rows
 SEARCH_STEPS, FINAL_STEPS = 100, 40  # of L-BFGS
+TOLERANCE = 1e-5  # the search ends if a step changes the loss, in nats per row, by less than this share
 JITTER = 1e-11  # share of scale² that is added to the diagonal, so that rounding errors leave A positive definite
 BOUNDS = {"length": (1e-2, 1e4), "scale": (1e-3, 1e3), "trend": (1e-4, 1e2), "noise": (1e-5, 10.0)}
 STARTS = ((0.5, 0.1), (2.0, 1e-3), (2.0, 0.3))  # length / √features, and noise
@@ -44,11 +45,18 @@ class GaussianProcess(NamedTuple):
     log_parameters: Float[np.ndarray, "target parameter"]
 
     @staticmethod
-    def fit(x: Rows, y: Float[np.ndarray, "row target"], weight: Column) -> "GaussianProcess":
-        """A process whose hyperparameters are searched for. Only the ratios of the weights matter."""
+    def fit(
+        x: Rows, y: Float[np.ndarray, "row target"], weight: Column, check: Callable[[], None] = lambda: None
+    ) -> "GaussianProcess":
+        """A process whose hyperparameters are searched for. Only the ratios of the weights matter.
+
+        ``check`` is called in every step, and may raise an exception to end the search.
+        """
         weight = np.clip(weight / np.median(weight), 1 / MAX_WEIGHT_RATIO, MAX_WEIGHT_RATIO)
         with threadpool_limits(1, "blas"):  # threads that share busy cores wait for each other at every small step
-            return GaussianProcess(x, y, weight, np.stack([best_parameters(x, column, weight) for column in y.T]))
+            return GaussianProcess(
+                x, y, weight, np.stack([best_parameters(x, column, weight, check) for column in y.T])
+            )
 
     @property
     def noise(self) -> Float[np.ndarray, " target"]:
@@ -93,7 +101,9 @@ class GaussianProcess(NamedTuple):
         for fold in folds:
             rest = np.delete(np.arange(len(self.x)), fold)
             process = GaussianProcess(self.x[rest], self.y[rest], self.weight[rest], self.log_parameters)
-            each = stats.norm.logpdf(self.y[fold], *process.predict(self.x[fold])).sum(1)
+            with threadpool_limits(1, "blas"):
+                mean, std = process.predict(self.x[fold])
+            each = stats.norm.logpdf(self.y[fold], mean, std).sum(1)
             total += float(self.weight[fold] @ each)
             weights += float(self.weight[fold].sum())
         return total / weights
@@ -108,8 +118,17 @@ class GaussianProcess(NamedTuple):
 
 def kernel(log_parameters: LogParameters, a: Rows, b: Float[np.ndarray, "other feature"]) -> np.ndarray:
     """The covariance of the function between rows, "row other"."""
-    length, scale, trend = np.exp(log_parameters[:-3]), math.exp(log_parameters[-3]), math.exp(log_parameters[-2])
-    return scale**2 * np.exp(-0.5 * cdist(a / length, b / length, "sqeuclidean")) + 1 + trend**2 * a @ b.T
+    return _exponential(log_parameters, a, b) + 1 + math.exp(2 * log_parameters[-2]) * a @ b.T
+
+
+def _exponential(log_parameters: LogParameters, a: Rows, b: Float[np.ndarray, "other feature"]) -> np.ndarray:
+    """The part of the kernel that decays with the distance."""
+    length = np.exp(log_parameters[:-3])
+    exponential = cdist(a / length, b / length, "sqeuclidean")
+    exponential *= -0.5
+    np.exp(exponential, out=exponential)
+    exponential *= math.exp(2 * log_parameters[-3])
+    return exponential
 
 
 def prior_variance(log_parameters: LogParameters, at: Rows) -> Column:
@@ -126,34 +145,38 @@ def _noisy_kernel(log_parameters: LogParameters, x: Rows, weight: Column) -> Flo
     return matrix
 
 
-def _inverse(factor: Float[np.ndarray, "row row"]) -> Float[np.ndarray, "row row"]:
-    """A⁻¹ from the Cholesky factor of A."""
-    lower = np.tril(linalg.lapack.dpotri(factor, lower=1)[0])  # pyright: ignore[reportAttributeAccessIssue]
-    return lower + np.tril(lower, -1).T
-
-
 def log_evidence(log_parameters: LogParameters, x: Rows, y: Column, weight: Column) -> tuple[float, LogParameters]:
     """log p(y), and its gradient by the log hyperparameters.
 
-    With W = ααᵀ - A⁻¹ and P = W ∘ the scaled exponential part of K, the gradient is ½ tr(W dA).
+    With W = ααᵀ - A⁻¹ and P = W ∘ E, where E is the scaled exponential part of K, the gradient is ½ tr(W dA). Only the
+    triangle U of A⁻¹ is computed, and no other matrix of its size is kept: passes over memory cost as much as LAPACK.
     """
     scale, trend, variance = np.exp(2 * log_parameters[-3:])
-    matrix = _noisy_kernel(log_parameters, x, weight)
-    factor = linalg.cholesky(matrix, lower=True, check_finite=False)
+    exponential = _exponential(log_parameters, x, x)  # E
+    matrix = x @ (trend * x).T
+    matrix += exponential
+    matrix += 1
+    matrix[np.diag_indices(len(x))] += variance / weight + JITTER * scale
+    # LAPACK works in place on columns. The matrix is symmetric, so its rows are its columns.
+    factor, failed = linalg.lapack.dpotrf(matrix.T, lower=1, overwrite_a=1)  # pyright: ignore[reportAttributeAccessIssue]
+    if failed:
+        raise linalg.LinAlgError(f"the matrix A of {len(x)} rows is not positive definite.")
     alpha = linalg.cho_solve((factor, True), y, check_finite=False)
     value = -0.5 * y @ alpha - np.log(np.diag(factor)).sum() - 0.5 * len(y) * math.log(2 * math.pi)
-    weights = np.outer(alpha, alpha) - _inverse(factor)  # W
-    diagonal = np.diag(weights)
-    products = x @ x.T
-    exponential = matrix - 1 - trend * products
-    exponential[np.diag_indices(len(x))] = scale * (1 + JITTER)
-    exponential *= weights  # P
+    lower = linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)[0]  # pyright: ignore[reportAttributeAccessIssue]
+    upper = lower.T  # U, of which A⁻¹ is the sum with its transpose, once its diagonal is halved
+    diagonal = np.diag(upper).copy()
+    upper[np.diag_indices(len(x))] /= 2
+    by_noise = variance * ((alpha**2 - diagonal) / weight).sum()
+    by_trend = trend * (((x.T @ alpha) ** 2).sum() - 2 * ((upper @ x) * x).sum())
+    upper *= exponential  # so that P = ααᵀ ∘ E - U - Uᵀ
+    ones_and_x = np.hstack([np.ones((len(x), 1)), x])
+    weighted = alpha[:, None] * (exponential @ (alpha[:, None] * ones_and_x))
+    sums = weighted[:, 0] - upper.sum(0) - upper.sum(1)  # P 1
     # Σ_ab P_ab (x_aj - x_bj)² = 2 Σ_a (P 1)_a x_aj² - 2 x_jᵀ P x_j
-    by_length = exponential.sum(1) @ x**2 - ((exponential @ x) * x).sum(0)
-    by_scale, by_trend = exponential.sum(), trend * (weights * products).sum()
-    by_noise = variance * (diagonal / weight).sum()
-    by_others = (by_scale, by_trend, by_noise)
-    return float(value), np.concatenate([by_length * np.exp(-2 * log_parameters[:-3]), by_others])
+    by_length = sums @ x**2 - (x * weighted[:, 1:]).sum(0) + 2 * (x * (upper @ x)).sum(0)
+    others = (sums.sum() + JITTER * scale * (alpha**2 - diagonal).sum(), by_trend, by_noise)
+    return float(value), np.concatenate([by_length * np.exp(-2 * log_parameters[:-3]), others])
 
 
 def log_prior(log_parameters: LogParameters) -> tuple[float, LogParameters]:
@@ -168,26 +191,29 @@ def log_prior(log_parameters: LogParameters) -> tuple[float, LogParameters]:
     return -0.5 * float(z @ z), -z / spread
 
 
-def best_parameters(x: Rows, y: Column, weight: Column) -> LogParameters:
+def best_parameters(x: Rows, y: Column, weight: Column, check: Callable[[], None] = lambda: None) -> LogParameters:
     """The log hyperparameters that maximise log_evidence + log_prior, from several starts."""
     features = x.shape[1]
     starts = [np.log([length * math.sqrt(features)] * features + [1.0, 0.3, noise]) for length, noise in STARTS]
     if np.ptp(y) == 0:  # the evidence of a constant grows without bound as the noise vanishes
         return starts[0]
     some = np.random.default_rng(0).permutation(len(x))[:SEARCH_ROWS]
-    found = [_climbed(start, x[some], y[some], weight[some], SEARCH_STEPS) for start in starts]
+    found = [_climbed(start, x[some], y[some], weight[some], SEARCH_STEPS, check) for start in starts]
     best = min(found, key=lambda each: each.fun)
     if len(some) < len(x):
-        best = _climbed(best.x, x, y, weight, FINAL_STEPS)
+        best = _climbed(best.x, x, y, weight, FINAL_STEPS, check)
         if best.fun >= FAILED:  # rounding errors matter more in a larger matrix
-            best = _climbed(starts[0], x, y, weight, FINAL_STEPS)
+            best = _climbed(starts[0], x, y, weight, FINAL_STEPS, check)
     return best.x
 
 
-def _climbed(start: LogParameters, x: Rows, y: Column, weight: Column, steps: int) -> optimize.OptimizeResult:
+def _climbed(
+    start: LogParameters, x: Rows, y: Column, weight: Column, steps: int, check: Callable[[], None]
+) -> optimize.OptimizeResult:
     """The result of L-BFGS from a start."""
 
     def loss(log_parameters: LogParameters) -> tuple[float, LogParameters]:
+        check()
         try:
             evidence, by_evidence = log_evidence(log_parameters, x, y, weight)
         except linalg.LinAlgError:
@@ -197,5 +223,5 @@ def _climbed(start: LogParameters, x: Rows, y: Column, weight: Column, steps: in
 
     limits = [BOUNDS["length"]] * x.shape[1] + [BOUNDS[name] for name in ("scale", "trend", "noise")]
     return optimize.minimize(
-        loss, start, jac=True, method="L-BFGS-B", bounds=np.log(limits), options={"maxiter": steps, "ftol": 1e-7}
+        loss, start, jac=True, method="L-BFGS-B", bounds=np.log(limits), options={"maxiter": steps, "ftol": TOLERANCE}
     )

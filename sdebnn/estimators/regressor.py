@@ -10,6 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length
 
+from sdebnn.calibration import Calibration
 from sdebnn.checks import check_choice, check_count, shown
 from sdebnn.estimators.conformal import check_level, conformal_bound
 from sdebnn.estimators.estimator import (
@@ -126,27 +127,42 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Fit the families that are asked for, and choose one of them."""
         rows = len(task.table.x)
         self.family_, self.gp_, self.family_scores_ = "ensemble", None, {}
+        self._set_scalings(task, seed)
         if self.family == "gp":
             if rows > MAX_ROWS:
                 raise ValueError(
                     f"family='gp' was asked for with {rows} distinct rows, and its time grows with their third power: "
                     f"pass at most {MAX_ROWS}, or set family='ensemble'."
                 )
-            self._set_scalings(task, seed)
             self.family_, self.gp_, self.ensemble_ = "gp", self._fitted_process(task.table), None
             self.n_iter_, self.temperature_, self.loss_curve_ = 0, 1.0, np.zeros(0)  # there are no members
             return
-        calibration = self._fit_ensemble(task, seed)
-        if self.family == "auto" and calibration is not None and rows <= MAX_ROWS:
-            process = self._fitted_process(task.table)
-            scores = {"ensemble": -calibration.nll, "gp": process.held_out_log_density(self._held_out_rows(task.table))}
-            units = float(np.log(self.y_scaling_.spread).sum())
-            self.family_scores_ = {name: score - units for name, score in scores.items()}
-            if scores["gp"] > scores["ensemble"] + MIN_GAIN:
-                self.family_, self.gp_ = "gp", process
+        held_out = self._held_out_rows(task.table)
+        with self._workers() as workers:
+            competes = self.family == "auto" and rows <= MAX_ROWS and len(held_out) > 0
+            other = workers.start(self._scored_process, task.table, held_out) if competes else None
+            calibration = self._fit_ensemble(task.table, workers)
+            if other is not None and calibration is not None:
+                self._choose_family(calibration, *other.result())
 
-    def _fitted_process(self, table: Table) -> GaussianProcess:
-        return GaussianProcess.fit(self.encoding_.columns.clipped(table.x), self.y_scaling_.to(table.y), table.weight)
+    def _choose_family(self, calibration: Calibration, process: GaussianProcess, log_density: float) -> None:
+        """Use the Gaussian process if it predicts the held-out rows better than the ensemble does."""
+        scores = {"ensemble": -calibration.nll, "gp": log_density}
+        units = float(np.log(self.y_scaling_.spread).sum())
+        self.family_scores_ = {name: score - units for name, score in scores.items()}
+        if scores["gp"] > scores["ensemble"] + MIN_GAIN:
+            self.family_, self.gp_ = "gp", process
+
+    def _scored_process(
+        self, check: Callable[[], None], table: Table, held_out: list[np.ndarray]
+    ) -> tuple[GaussianProcess, float]:
+        """A Gaussian process, and the mean log density that it gives to held-out rows."""
+        process = self._fitted_process(table, check)
+        return process, process.held_out_log_density(held_out)
+
+    def _fitted_process(self, table: Table, check: Callable[[], None] = lambda: None) -> GaussianProcess:
+        x, y = self.encoding_.columns.clipped(table.x), self.y_scaling_.to(table.y)
+        return GaussianProcess.fit(x, y, table.weight, check)
 
     def _held_out_rows(self, table: Table) -> list[np.ndarray]:
         """The numbers of the rows that members hold out, fold by fold."""
