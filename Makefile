@@ -48,7 +48,8 @@ bench: $(PEERS) ## time training and prediction beside torchsde, diffrax and a b
 lock: $(READY) ## pin every dependency anew in requirements.txt
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-header --quiet --extra baselines --extra data --extra logging --extra plot --extra sklearn --group dev pyproject.toml -o requirements.txt
+		--no-header --quiet --extra baselines --extra data --extra export --extra images --extra logging \
+		--extra plot --extra serve --extra sklearn --group dev pyproject.toml -o requirements.txt
 
 # What the benchmarks are measured beside; large, and needed for nothing else.
 $(PEERS): $(READY)

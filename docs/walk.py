@@ -29,25 +29,36 @@ LAYERS = {
         "metrics": 5,
         "calibration": 6,
         "waves": 7,
+        "columns": 8,
     },
     "models": {"nets": 0, "models": 1, "contract": 2, "integrate": 3, "baselines": 4, "nn": 5},
     "use": {"train": 1.6, "prediction": 4, "description": 5},
     "recipes": {"runs": 0, "presets": 1.2, "compare": 5},
-    "front": {"cli": 0, "estimators": 1.3, "artifacts": 2.3, "tables": 3.2, "plots": 4.1, "verify": 5},
+    "front": {
+        "cli": 0,
+        "estimators": 1,
+        "artifacts": 2,
+        "tables": 3,
+        "forecasters": 4,
+        "export": 5,
+        "serve": 6,
+        "plots": 7,
+        "verify": 8,
+    },
 }
 # Each job: its colour, and the rooms that its steps enter.
 WALKS = {
     "sdebnn train --data digits": (
         "#c0392b",
-        "cli runs data presets nets models train integrate processes likelihoods predict",
+        "cli runs data presets nets models train integrate processes likelihoods prediction",
     ),
     "SDEBNNRegressor: fit, predict": (
         "#2471a3",
-        "estimators data models train integrate processes likelihoods predict estimators",
+        "estimators data models train integrate processes likelihoods prediction estimators",
     ),
     "predict(model, x, rtol=1e-3)": (
         "#1e8449",
-        "predict models integrate contract models integrate processes",
+        "prediction models integrate contract models integrate processes",
     ),
 }
 WIDTH, HEIGHT = 10.0, 8.2  # inches, at 100 pixels each

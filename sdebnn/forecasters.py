@@ -5,7 +5,7 @@ by this contract alone. Nothing here reads the training data.
 """
 
 import importlib
-import math
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from sdebnn import metrics
 from sdebnn.checks import check_count, shown
+from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.contract import AbstractModel
 from sdebnn.data import Distance, Part, Standardiser, TrainingInputs, features, folders, formats
-from sdebnn.forecast_columns import Columns, of_classes, of_numbers
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.prediction import evaluate, predict
 from sdebnn.presets import About
@@ -159,7 +159,9 @@ class NetForecaster(NamedTuple):
         centers, variances = (
             np.asarray(of(samples), np.float64) for of in (self.likelihood.center, self.likelihood.variance)
         )
-        targets = self.likelihood.sample(samples, key=jax.random.fold_in(self.key, 1))
+        # The same noise for all examples, so that a forecast does not depend on the examples beside it.
+        sampled = partial(self.likelihood.sample, key=jax.random.fold_in(self.key, 1))
+        targets = jax.vmap(sampled, in_axes=1, out_axes=1)(samples)
         interval = metrics.interval(np.asarray(targets), coverage)
         reducible, noise = centers.std(0), np.sqrt(variances.mean(0))
         whole = np.hypot(reducible, noise)
@@ -229,7 +231,7 @@ def _entropy(proba: np.ndarray) -> np.ndarray:
 def _check_nested(where: str, value: Any, shape: tuple[int, ...]) -> None:
     """Refuse JSON that is not an array of finite numbers of this shape."""
     if not shape:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
             raise ValueError(f"{where} holds {shown(value)}, which is no finite number.")
         return
     if not isinstance(value, list) or len(value) != shape[0]:

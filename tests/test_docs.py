@@ -29,10 +29,11 @@ NAME = re.compile(r"^[A-Za-z_]\w*(?:\.\w+)*(?=\(|=|$)")
 # Words of the mathematics, of commands and of other libraries that stand between backticks.
 OTHER_NAMES = {
     "H_t", "NN_φ", "h_0", "h_1", "h_t", "u_k", "w_0", "w_1", "w_t", "exp", "lower", "upper", "unlike", "houses", "new",
+    "entropy", "entropy_reducible", "probability", "std_noise", "std_reducible",
     "cross_val_score",
     "check_estimator", "BacksolveAdjoint", "SDEBNN_DATA", "XLA_FLAGS", "hopper", "jit",
 }  # fmt: skip
-OTHER_PACKAGES = {"jax", "lax", "eqx", "optax", "diffrax", "multiprocessing"}
+OTHER_PACKAGES = {"jax", "lax", "eqx", "equinox", "optax", "diffrax", "multiprocessing"}
 
 
 def quoted(page):

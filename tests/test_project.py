@@ -8,14 +8,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
-    "waves", "convolutions", "metrics", "forecast_columns", "likelihoods", "calibration", "data", "integrate",
+    "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "data", "integrate",
     "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train", "presets", "compare",
     "runs", "estimators", "artifacts", "tables", "forecasters", "export", "serve", "plots", "verify", "cli",
 ]  # fmt: skip
@@ -97,30 +95,6 @@ def test_the_distributions_hold_what_their_tests_need_and_nothing_of_hopper(tmp_
     wanted |= {"README.md", "CHANGELOG.md", "Makefile", "requirements.txt", "pyproject.toml"}
     assert wanted - shipped == set()
     assert not any(name.startswith("hopper") for name in shipped)
-
-
-@pytest.mark.slow
-def test_the_readme_program_runs_as_printed():
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert program is not None
-    code = program[1]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    quick, changed = re.subn(r"key=keys\[2\]\)", "key=keys[2], epochs=3, progress=False)", code)
-    assert changed == 1
-    scope: dict = {}
-    exec(compile(quick, "README.md", "exec"), scope)
-    assert scope["mean"].shape == scope["std"].shape
-
-
-@pytest.mark.slow
-def test_the_readme_table_program_runs_as_printed():
-    program = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    quick, changed = re.subn(r"random_state=0", "random_state=0, members=1, max_iter=20", program)
-    assert changed == 1
-    scope: dict = {}
-    exec(compile(quick, "README.md", "exec"), scope)
-    assert (scope["lower"] < scope["mean"]).all()
-    assert (scope["mean"] < scope["upper"]).all()
 
 
 def test_importing_sdebnn_needs_no_scikit_learn():

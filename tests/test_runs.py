@@ -1,11 +1,9 @@
 """Runs by the command line: from a name to a trained model that is found again, scored and asked."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -267,25 +265,3 @@ def test_members_of_a_table_are_trained_together(tmp_path):
     assert not list((tmp_path / "run").glob("member-*"))
     _, mixture, _ = runs.open_run(tmp_path / "run")
     assert mixture.size == 2
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_make_forecasts_of_a_csv(tmp_path):
-    """The block as it is printed, on a table of houses with words and missing cells."""
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    block = re.search(r"## Your own CSV.*?```\n(.*?)```", readme, re.S)[1]
-    rng = np.random.default_rng(0)
-    rows = [(rng.integers(40, 200), rng.choice(["north", "south"]), rng.uniform(0, 90)) for _ in range(80)]
-    lines = [
-        f"{area},{side},{'' if age < 5 else round(age)},{3 * area + 40 * (side == 'south') - age:.1f}"
-        for area, side, age in rows
-    ]
-    (tmp_path / "houses.csv").write_text("area,side,age,price\n" + "\n".join(lines) + "\n")
-    (tmp_path / "new.csv").write_text("side,age,area\nsouth,10,100\nnorth,,50\n")
-    for line in filter(None, block.splitlines()):
-        command = [sys.executable, "-m", *line.partition("#")[0].split()]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    table = np.genfromtxt(tmp_path / "forecasts.csv", delimiter=",", names=True)
-    assert set(table.dtype.names) == {"price", "std", "std_reducible", "std_noise", "lower", "upper", "unlike"}
-    np.testing.assert_allclose(table["price"], [330, 150], atol=40)

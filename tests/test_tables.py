@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sdebnn import SDEBNNRegressor
+from sdebnn.columns import write_columns
 from sdebnn.data import Distance
-from sdebnn.forecast_columns import write_columns
 from sdebnn.tables.columns import ColumnCoder
 from sdebnn.tables.forecasts import forecast, table_scores
 from sdebnn.tables.frame import Frame, read_frame

@@ -31,6 +31,10 @@ COMMANDS = {
     "predict": Command(
         "forecasting", "predict", "Predict with a run's model, with the uncertainty of every prediction."
     ),
+    "export": Command(
+        "exporting", "export", "Write a run's model as a program that needs no sdebnn: ONNX or StableHLO."
+    ),
+    "serve": Command("serving", "serve", "Serve a run's model over HTTP: JSON in, forecasts out."),
     "compare": Command("compare", "compare", "Train every system of the paper's tables, and compare their scores."),
     "verify": Command("checking", "verify_command", "Compare what this machine computes with exact answers."),
     "info": Command("checking", "info", "Print what is installed, or the settings and the progress of a run."),

@@ -7,7 +7,7 @@ import typer
 
 from sdebnn import runs
 from sdebnn.cli.common import Json, check_out, check_suits, key_of, plain_warnings, print_result, tables
-from sdebnn.forecast_columns import check_suffix, write_columns
+from sdebnn.columns import check_suffix, write_columns
 from sdebnn.forecasters import open_forecaster
 from sdebnn.tables.kind import is_table_run
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sdebnn.checks import shown
-from sdebnn.forecast_columns import Columns
+from sdebnn.columns import Columns
 from sdebnn.tables.columns import NumberColumn, WordColumn
 from sdebnn.tables.forecasts import forecast
 from sdebnn.tables.frame import MISSING, Frame

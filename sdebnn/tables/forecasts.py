@@ -6,8 +6,8 @@ import numpy as np
 
 from sdebnn import metrics
 from sdebnn.checks import shown
+from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.estimators import SDEBNNRegressor
-from sdebnn.forecast_columns import Columns, of_classes, of_numbers
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from sdebnn import __version__
 from sdebnn.checks import check_count, check_positive, shown
+from sdebnn.columns import NAMES
 from sdebnn.data.storage import file_md5
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import FolderLock, write_whole
-from sdebnn.forecast_columns import NAMES
 from sdebnn.records import (
     OBJECT,
     TEXT,
