@@ -32,8 +32,8 @@ for line in sys.stdin:
 def blocks():
     """The language and the text of every block, in order."""
     return [
-        (language, textwrap.dedent(indent + code))
-        for indent, language, code in re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", README, re.S | re.M)
+        (language, textwrap.dedent(code))
+        for language, code in re.findall(r"^ *```(\w*)\n(.*?)^ *```$", README, re.S | re.M)
     ]
 
 
