@@ -72,7 +72,7 @@ def write_columns(path: Path, columns: Columns) -> list[str]:
         writer = csv.writer(stream, lineterminator=os.linesep)
         writer.writerow(columns)
         writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-        write_whole(path, stream.getvalue().encode())
+        write_whole(path, stream.getvalue().encode(errors="surrogateescape"))
     return list(columns)
 
 

@@ -62,7 +62,13 @@ def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best:
         check_count("draws", draws)
     count = DRAWS * len(made.nets) if draws is None else draws
     return NetForecaster(
-        made.about, model, likelihood, read_distance(run), count, jax.random.key(seed), made.preset.draws_at_once
+        made.about,
+        model,
+        likelihood,
+        read_distance(run, made.about),
+        count,
+        jax.random.key(seed),
+        made.preset.draws_at_once,
     )
 
 
@@ -194,8 +200,11 @@ class NetForecaster(NamedTuple):
         if path.suffix != ".npz":
             raise ValueError(f"{path} holds no targets: pass a .npz file with x and y, or a folder of classes.")
         x, y = (formats.array_in(path, name) for name in "xy")
+        if not y.ndim:
+            raise ValueError(f"{path}: y is one number: save one target for each example.")
+        x = self._checked(f"{path}: x", x)
         if classes is None:
-            return Part(self._checked(f"{path}: x", x), y)
+            return Part(x, y)
         if y.dtype.kind == "U":
             strange = next((str(label) for label in y if label not in classes), None)
             if strange is not None:
@@ -205,7 +214,7 @@ class NetForecaster(NamedTuple):
             raise ValueError(
                 f"{path}: y has shape {y.shape} of {y.dtype}: save one label for each of {len(x)} examples."
             )
-        return Part(self._checked(f"{path}: x", x), y.astype(np.int32))
+        return Part(x, y.astype(np.int32))
 
     def _checked(self, where: str, x: np.ndarray) -> np.ndarray:
         """Examples of the shape and the type of the training data."""

@@ -184,9 +184,14 @@ def read_result(file: Path) -> dict[str, Any]:
 
 def save_one(path: Path, arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> None:
     """Write arrays and the facts about them as one safetensors file."""
+    write_whole(path, one_bytes(arrays, kind, facts))
+
+
+def one_bytes(arrays: dict[str, np.ndarray], kind: str, facts: dict[str, Any]) -> bytes:
+    """The contents of the file that ``save_one`` writes."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     words = {"kind": kind, "sha256": hashlib.sha256(serialise(arrays)).hexdigest(), **facts}
-    write_whole(path, serialise(arrays, {"record": json.dumps({**words, "seal": _seal(words)})}))
+    return serialise(arrays, {"record": json.dumps({**words, "seal": _seal(words)})})
 
 
 def load_one(path: Path, kind: str, rules: Rules) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -156,6 +156,24 @@ def test_folders_without_classes_are_refused_in_words(tmp_path):
         load(str(only))
 
 
+def test_pictures_beside_classes_are_left_out_aloud_and_beside_arrays_ignored(tmp_path):
+    root = classes(tmp_path / "pets")
+    picture(root / "preview.png", np.zeros((8, 8)))
+    with pytest.warns(UserWarning, match="1 pictures are in no folder of a class"):
+        assert len(load(str(root)).train.x) == 9
+    with pytest.raises(ValueError, match="size=8 is for pictures"):
+        np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=[0, 1, 0, 1])
+        load(str(tmp_path / "a.npz"), size=8)
+    arrays = tmp_path / "arrays"
+    picture(arrays / "preview.png", np.zeros((8, 8)))
+    for part in ("train", "test"):
+        np.save(arrays / f"x_{part}.npy", np.zeros((4, 2)))
+        np.save(arrays / f"y_{part}.npy", np.arange(4) % 2)
+    assert load(str(arrays)).classes == ("0", "1")
+    with pytest.raises(ValueError, match=r"test=0.3 is for data without a test part"):
+        load(str(arrays), test=0.3)
+
+
 def test_a_npz_holds_parts_or_is_split_and_labels_may_be_words(tmp_path):
     x, y = np.arange(40, dtype=np.uint8).reshape(10, 2, 2, 1), np.array(["no", "yes"] * 5)
     np.savez(tmp_path / "a.npz", x=x, y=y)
@@ -192,6 +210,16 @@ def test_a_npz_that_is_damaged_or_holds_other_things_is_refused_in_words(tmp_pat
             assert "\n" not in str(error)
             refused += 1
     assert refused > 150
+    np.savez(file, x=3.0, y=2.0)
+    with pytest.raises(ValueError, match="first axis"):
+        load(str(file))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", bytes(1000))
+    whole = bytearray(file.read_bytes())
+    whole[60:70] = bytes(10)
+    file.write_bytes(whole)
+    with pytest.raises(ValueError, match="x is damaged"):
+        formats.array_in(file, "x")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**10, 2)})

@@ -165,10 +165,10 @@ def test_distance_is_mahalanobis_in_units_of_the_training_rows():
     mixed = rng.normal(size=(4000, 2)) @ [[3.0, 1.0], [0.0, 0.1]]
     distance = Distance.of(mixed)
     inside = distance.to(mixed)
-    assert np.mean(inside <= 1) == pytest.approx(0.99, abs=1e-3)
+    assert np.mean(inside <= 1) == pytest.approx(0.99, abs=3e-3)
     against = np.array([[3.0, -1.0]])  # no column is far out, but they never differ in sign
     exact = np.sqrt(against @ np.linalg.inv(np.cov(mixed.T)) @ against.T / 2)[0, 0]
-    assert distance.to(against)[0] * distance.limit == pytest.approx(exact, rel=0.1)
+    assert distance.to(against)[0] * distance.limit == pytest.approx(exact, rel=0.15)
 
 
 def test_a_forecast_has_the_parts_of_the_uncertainty_and_matches_the_estimator(model, tmp_path):

@@ -18,7 +18,10 @@ def list_command() -> None:
     for entry in CATALOGUE.values():
         name = "/".join((entry.name, *entry.options))
         print(f"{name:30}{_state(entry, root):12}{_kind(entry):28}{entry.summary}")
-    print(f"Folder: {root} (set SDEBNN_DATA to choose another). Your own: a folder of .npy files, or a .csv file.")
+    print(
+        f"Folder: {root} (set SDEBNN_DATA to choose another). Your own: a .csv or .npz file, or a folder "
+        "of pictures or of .npy files."
+    )
 
 
 @app.command()

@@ -25,7 +25,9 @@ def train(
         str | None, typer.Option(help="Of a .csv file: the column to predict; by default the last.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Of a .csv file: regression or classification.")] = None,
-    test: Annotated[float, typer.Option(help="Of your own data: the share of examples to score the model on.")] = 0.1,
+    test: Annotated[
+        float | None, typer.Option(help="Of your own data: the share of examples to score on; a tenth by default.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Of pictures: the side of the squares they are scaled to.")] = None,
     preset: Annotated[str, typer.Option(help="ours, fast, best or paper.")] = "ours",
     members: Annotated[int | None, typer.Option(help="Nets in the mixture, instead of the preset's number.")] = None,
@@ -56,14 +58,14 @@ def train(
             "--memory-limit": memory_limit != 2048, "--size": size is not None,
         }  # fmt: skip
         check_suits(others, f"is for nets of images and arrays, and {data} is a table")
-        _train_table(data, out, target, task, seed, test, members, kl_weight, resume, as_json)
+        _train_table(data, out, target, task, seed, 0.1 if test is None else test, members, kl_weight, resume, as_json)
         return
     others = {"--target": target is not None, "--task": task is not None}
     check_suits(others, f"is for tables, and {data} is no .csv file")
     if find(data) is not None:
         if Path(data).exists():
             print(f"sdebnn: {data} is the data set of that name; write ./{data} for yours here.", file=sys.stderr)
-        others = {"--test": test != 0.1, "--size": size is not None}
+        others = {"--test": test is not None, "--size": size is not None}
         check_suits(others, f"is for data of your own, and {data} has its own test part and size")
     elif Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be resumed from any folder

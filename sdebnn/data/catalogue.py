@@ -172,14 +172,14 @@ def load(
     seed: int = 0,
     folder: storage.Folder = None,
     parts: Sequence[str] = PARTS,
-    test: float = 0.1,
+    test: float | None = None,
     size: int | None = None,
 ) -> DataSet:
     """Read a data set: a name of the catalogue, a row of your own, or files of your own.
 
     Your own are a folder of pictures (``folders.images``), a .npz file, a folder of .npy files, or a .csv file of
-    numbers. ``test`` is the share of examples for the test part, if they have none, and ``size`` the side to which
-    pictures are scaled.
+    numbers. ``test`` is the share of examples for the test part (a tenth) of data that have none, and ``size`` the side
+    to which pictures are scaled.
 
     ``seed`` selects the split of a set that is not split by its publisher, and the sample of one that is generated.
     ``folder`` is the folder of all data sets (else SDEBNN_DATA, else the user's cache). With parts=("test",) the
@@ -207,12 +207,16 @@ def load(
     return DataSet(full, *found_parts, entry.classes)
 
 
-def _own_files(name: str, seed: int, test: float, size: int | None) -> DataSet:
+def _own_files(name: str, seed: int, test: float | None, size: int | None) -> DataSet:
     """The user's own data set, by the path of its file or folder."""
     path = Path(name)
+    arrays = (path / "x_train.npy").exists()
+    if path.is_dir() and not arrays and folders.is_pictures(path):
+        return folders.images(path, size=size, test=test, seed=seed)
+    if size is not None and path.exists():
+        raise ValueError(f"size={size} is for pictures, and {path} holds none: leave it out.")
     if path.is_dir():
-        if folders.is_pictures(path):
-            return folders.images(path, size=size, test=test, seed=seed)
+        tabular.check_no_share(path, test)
         return tabular.arrays(path)
     if path.suffix == ".npz" and path.exists():
         return folders.npz(path, test=test, seed=seed)

@@ -6,7 +6,9 @@ import numpy as np
 from scipy import linalg
 
 USUAL = 0.99  # share of the training rows that are at most as far from their center as a distance of 1
-RIDGE = 1e-3  # on the correlations, in which columns may depend on each other
+RIDGE = 1e-3  # on the correlations, in which columns may depend on each other; few rows need more
+MAX_COLUMNS = 512  # beyond, correlations are not used
+MIN_ROWS_TO_SPLIT = 10
 GRID = 4  # images are compared by the means of so many rows and columns of tiles
 
 
@@ -15,21 +17,39 @@ class Distance(NamedTuple):
 
     center: np.ndarray
     spread: np.ndarray
-    factor: np.ndarray  # of the inverse correlations of the matrix's columns
+    factor: np.ndarray  # of the inverse correlations of the matrix's columns; ones if there are too many columns
     limit: float
 
     @staticmethod
     def of(matrix: np.ndarray) -> "Distance":
-        """The distance from the rows of a matrix."""
+        """The distance from the rows of a matrix. Its unit is found on rows from which no correlations were taken."""
+        if len(matrix) < MIN_ROWS_TO_SPLIT:
+            found = Distance._unscaled(matrix).to(matrix)
+        else:
+            one, other = matrix[::2], matrix[1::2]
+            found = np.concatenate([Distance._unscaled(one).to(other), Distance._unscaled(other).to(one)])
+        return Distance._unscaled(matrix)._replace(limit=max(float(np.quantile(found, USUAL, method="higher")), 1e-12))
+
+    @staticmethod
+    def _unscaled(matrix: np.ndarray) -> "Distance":
         center, spread = matrix.mean(0), matrix.std(0)
-        spread = np.where(
-            spread > 0, spread, np.maximum(1e-6 * np.abs(center), 1e-12)
-        )  # a constant that changes is far
+        # A constant that changes is far.
+        spread = np.where(spread > 0, spread, np.maximum(1e-6 * np.abs(center), 1e-12))
+        rows, columns = matrix.shape
+        if columns > MAX_COLUMNS:
+            return Distance(center, spread, np.ones(columns), 1.0)
         z = (matrix - center) / spread
-        root = linalg.cholesky(z.T @ z / len(z) + RIDGE * np.eye(z.shape[1]), lower=True)
-        factor = linalg.solve_triangular(root, np.eye(z.shape[1]), lower=True)
-        unscaled = Distance(center, spread, factor, 1.0)
-        return unscaled._replace(limit=max(float(np.quantile(unscaled.to(matrix), USUAL)), 1e-12))
+        root = linalg.cholesky(z.T @ z / rows + (RIDGE + columns / rows) * np.eye(columns), lower=True)
+        return Distance(center, spread, linalg.solve_triangular(root, np.eye(columns), lower=True), 1.0)
+
+    @staticmethod
+    def from_arrays(arrays: dict[str, np.ndarray], limit: float, size: int) -> "Distance | None":
+        """The distance with these arrays, if they are those of one of so many columns."""
+        shapes = {name: array.shape for name, array in arrays.items()}
+        factor = (size,) if size > MAX_COLUMNS else (size, size)
+        if shapes != {"center": (size,), "spread": (size,), "factor": factor} or not size:
+            return None
+        return Distance(**arrays, limit=limit) if limit > 0 and (arrays["spread"] > 0).all() else None
 
     def standardised(self, matrix: np.ndarray) -> np.ndarray:
         """Columns of mean 0 and spread 1, at most so far out that squares stay finite."""
@@ -37,7 +57,8 @@ class Distance(NamedTuple):
 
     def to(self, matrix: np.ndarray) -> np.ndarray:
         """The distance of every row. Above 1, a row is unlike 99 % of those of training."""
-        return np.sqrt(((self.standardised(matrix) @ self.factor.T) ** 2).mean(1)) / self.limit
+        z = self.standardised(matrix)
+        return np.sqrt(((z * self.factor if self.factor.ndim == 1 else z @ self.factor.T) ** 2).mean(1)) / self.limit
 
 
 def features(x: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 
 from sdebnn.checks import check_count, shown
 from sdebnn.data.dataset import DataSet, Part, held_out
-from sdebnn.data.formats import array_in
-from sdebnn.data.tabular import data_set_of
+from sdebnn.data.formats import ARCHIVE_ERRORS, array_in
+from sdebnn.data.tabular import TEST, check_no_share, data_set_of
 from sdebnn.files import check_regular
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -39,15 +39,18 @@ class Picture(NamedTuple):
 
 def is_pictures(folder: Path) -> bool:
     """Whether a folder holds pictures, in folders for classes or for the parts of a data set."""
-    return next(_files(folder), None) is not None
+    inside = (path for path in folder.iterdir() if path.is_dir())
+    return any(next(_files(each), None) is not None for each in (*inside, folder))
 
 
-def images(folder: str | os.PathLike[str], *, size: int | None = None, test: float = 0.1, seed: int = 0) -> DataSet:
+def images(
+    folder: str | os.PathLike[str], *, size: int | None = None, test: float | None = None, seed: int = 0
+) -> DataSet:
     """Pictures, .png or .jpg, in one folder for each class: FOLDER/cat/1.png, or FOLDER/train/cat/1.png and so on.
 
-    Without a folder for the test part, the share ``test`` of the pictures is drawn with the seed. Pictures of one size
-    of at most 64 pixels are taken as they are. All others are scaled and cropped to squares of ``size`` pixels, 32
-    unless told. If all pictures are grey, the images have one channel, otherwise three.
+    Without a folder for the test part, the share ``test`` of the pictures, a tenth, is drawn with the seed. Pictures of
+    one size of at most 64 pixels are taken as they are. All others are scaled and cropped to squares of ``size``
+    pixels, 32 unless told. If all are grey, the images have one channel, otherwise three. Transparent parts are white.
     """
     root = Path(folder)
     if size is not None:
@@ -69,7 +72,11 @@ def images(folder: str | os.PathLike[str], *, size: int | None = None, test: flo
         )
         for part, labels in zip(pictures, labelled, strict=True)
     ]
-    train, rest = found if len(found) == 2 else held_out(found[0], test, seed=seed, name="test")
+    if len(found) == 2:
+        check_no_share(root, test)
+    train, rest = (
+        found if len(found) == 2 else held_out(found[0], TEST if test is None else test, seed=seed, name="test")
+    )
     return DataSet(root.name, train, rest, classes)
 
 
@@ -92,7 +99,7 @@ def labelled_pictures(folder: Path, shape: tuple[int, ...], classes: Sequence[st
     return Part(x, np.array([classes.index(label) for _, label in labelled], np.int32))
 
 
-def npz(path: str | os.PathLike[str], *, test: float = 0.1, seed: int = 0) -> DataSet:
+def npz(path: str | os.PathLike[str], *, test: float | None = None, seed: int = 0) -> DataSet:
     """Arrays x_train, y_train, x_test and y_test of a .npz file, or x and y, of which a share is drawn for the test.
 
     If y has one axis, it holds the labels: 0, 1, ..., or text. Targets of a regression have two axes.
@@ -100,12 +107,15 @@ def npz(path: str | os.PathLike[str], *, test: float = 0.1, seed: int = 0) -> Da
     path = Path(path)
     names = members(path)
     if set(ARRAYS) <= names:
+        check_no_share(path, test)
         found = {name: array_in(path, name) for name in ARRAYS}
     elif {"x", "y"} <= names:
         x, y = array_in(path, "x"), array_in(path, "y")
+        if x.ndim < 2 or not y.ndim:
+            raise ValueError(f"{path}: x has shape {x.shape} and y {y.shape}: save examples along their first axis.")
         if len(x) != len(y):
             raise ValueError(f"{path}: x has {len(x)} examples and y has {len(y)}: they must agree.")
-        parts = held_out(Part(x, y), test, seed=seed, name="test")
+        parts = held_out(Part(x, y), TEST if test is None else test, seed=seed, name="test")
         found = dict(zip(ARRAYS, (array for part in parts for array in part), strict=True))
     else:
         raise ValueError(
@@ -123,7 +133,7 @@ def members(path: Path) -> set[str]:
             return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing.") from None
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, EOFError) as error:
+    except (*ARCHIVE_ERRORS, ValueError) as error:
         raise ValueError(
             f"{path} is damaged, or no .npz file ({type(error).__name__}): write it by numpy.savez."
         ) from None
@@ -141,6 +151,9 @@ def _labelled(folder: Path) -> list[tuple[Path, str]]:
         if not files:
             raise ValueError(f"{inside} holds no picture: put {', '.join(SUFFIXES)} files there, or remove the folder.")
         found += [(path, inside.name) for path in files]
+    left_out = sum(1 for _ in _files(folder)) - len(found)
+    if found and left_out > 0:
+        warnings.warn(f"{folder}: {left_out} pictures are in no folder of a class, and are left out.", stacklevel=4)
     if not found:
         raise ValueError(f"{folder} has no folders: put the pictures of each class into a folder of its name.")
     return found
@@ -193,6 +206,15 @@ def _common_shape(root: Path, found: list[Picture], size: int | None) -> tuple[i
     return SIDE, SIDE
 
 
+def _over_white(image: Any) -> Any:
+    """A picture with its transparent parts white."""
+    if "A" not in image.mode and "transparency" not in image.info:
+        return image
+    white = _pillow().new("RGBA", image.size, "white")
+    white.alpha_composite(image.convert("RGBA"))
+    return white
+
+
 def _decoded(where: Path, found: list[Picture], shape: tuple[int, ...]) -> np.ndarray:
     """The pixels of pictures as bytes, "example height width channel": scaled to cover the shape, and cropped to it."""
     total = len(found) * int(np.prod(shape))
@@ -204,7 +226,7 @@ def _decoded(where: Path, found: list[Picture], shape: tuple[int, ...]) -> np.nd
     for i, each in enumerate(found):
         try:
             with image_of.open(each.path, formats=("PNG", "JPEG")) as image:
-                upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
+                upright = _over_white(ImageOps.exif_transpose(image)).convert("L" if shape[2] == 1 else "RGB")
             if upright.size != (shape[1], shape[0]):
                 upright = ImageOps.fit(upright, (shape[1], shape[0]), image_of.Resampling.BOX)
         except Exception as error:  # damaged data can raise many kinds of errors

@@ -5,12 +5,14 @@ raises a one-line error that starts with the name of the file.
 """
 
 import io
+import lzma
 import pickle
 import re
 import tarfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.lib.format as npy
@@ -20,6 +22,10 @@ from sdebnn.checks import shown
 
 CIFAR_SHAPE = (3, 32, 32)
 MAX_FILE_BYTES = 2**30  # of a file of images, packed or not: five times the largest published one
+# Of a zip archive: damaged, packed in an unknown way, or encrypted.
+ARCHIVE_ERRORS = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, OSError, EOFError
+)  # fmt: skip
 MAX_NPZ_BYTES = 2**32  # of one array
 MAX_NPY_HEADER_BYTES = 1000  # of a .npy file of numbers; numpy.save writes 118
 MAX_ARRAY_AXES = 32  # supported by every version of NumPy
@@ -66,30 +72,33 @@ def mapped(path: Path) -> np.ndarray:
 def array_in(path: Path, name: str) -> np.ndarray:
     """An array of numbers, or of text, in a .npz file. Python objects are refused, and never unpickled."""
     where = f"{path}: {name}"
+    files.check_regular(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
             declared = archive.getinfo(f"{name}.npy").file_size
-            if declared > MAX_NPZ_BYTES:
-                raise ValueError(f"{where} declares {declared} bytes, more than {MAX_NPZ_BYTES}: save a smaller array.")
-            with archive.open(f"{name}.npy") as stream:
-                blob = stream.read(declared + 1)
+            shape, fortran, dtype = _npy_header(stream, Path(where))
+            if dtype.kind not in "buifU":
+                raise ValueError(f"{where} holds {str(dtype)[:80]}: save an array of numbers.")
+            held, size = declared - stream.tell(), dtype.itemsize
+            for n in shape:  # in Python integers, which do not overflow
+                size *= n
+            if size != held or min(shape, default=0) < 0 or len(shape) > MAX_ARRAY_AXES or not dtype.itemsize:
+                raise ValueError(f"{where} declares {shown(shape)} values of {dtype} and holds {held} bytes.")
+            if size > MAX_NPZ_BYTES:
+                raise ValueError(f"{where} holds {size} bytes, more than {MAX_NPZ_BYTES}: save .npy files instead.")
+            blob = stream.read(size)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing.") from None
     except KeyError:
         raise ValueError(f"{path} holds no array {name}: add it by numpy.savez.") from None
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, OSError, EOFError) as error:
+    except ARCHIVE_ERRORS as error:
         raise ValueError(f"{where} is damaged ({type(error).__name__}): write it by numpy.savez.") from None
-    stream = io.BytesIO(blob)
-    shape, fortran, dtype = _npy_header(stream, Path(where))
-    if dtype.kind not in "buifU":
-        raise ValueError(f"{where} holds {str(dtype)[:80]}: save an array of numbers.")
-    held, size = len(blob) - stream.tell(), dtype.itemsize
-    for n in shape:  # in Python integers, which do not overflow
-        size *= n
-    if size != held or min(shape, default=0) < 0 or len(shape) > MAX_ARRAY_AXES or not dtype.itemsize:
-        raise ValueError(f"{where} declares {shown(shape)} values of {dtype} and holds {held} bytes.")
-    return np.frombuffer(blob, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
+    if len(blob) != size:
+        raise ValueError(f"{where} is truncated: write it by numpy.savez.")
+    return np.frombuffer(blob, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _npy_header(stream: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _npy_header(stream: IO[bytes] | io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype]:
     """The shape, the order and the type that a .npy file declares; the stream is left at the first value."""
     if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
         if path.suffix.lower() in (".csv", ".tsv", ".txt"):

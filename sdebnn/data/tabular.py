@@ -15,12 +15,20 @@ from sdebnn.data.dataset import DataSet, Part, held_out
 from sdebnn.data.entry import Request
 from sdebnn.data.formats import mapped
 
+TEST = 0.1  # share of the examples for the test part of data that have none
 
-def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0.1, seed: int = 0) -> DataSet:
+
+def check_no_share(where: Path, test: float | None) -> None:
+    """Refuse a share for the test part of data that have one."""
+    if test is not None:
+        raise ValueError(f"test={shown(test)} is for data without a test part, and {where} has one: leave it out.")
+
+
+def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float | None = None, seed: int = 0) -> DataSet:
     """A table in a text file with columns separated by commas, semicolons, tabs or spaces; the header is optional.
 
     ``target`` is the number of the column to predict, or its name in the header; all other columns are inputs. Numbers
-    are in plain decimal notation, such as -1.5 or 2e3. The share ``test`` of the rows is drawn with the seed.
+    are in plain decimal notation, such as -1.5 or 2e3. The share ``test`` of the rows, a tenth, is drawn with the seed.
     """
     path = Path(path)
     names, table = text.parsed(path, text.cells, _parse)
@@ -39,7 +47,7 @@ def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float = 0
         raise ValueError(f"{path} has one column: a table needs the target and at least one input.")
     table = table.astype(np.float32)
     whole = Part(np.delete(table, column, axis=1), table[:, [column]])
-    train_part, test_part = held_out(whole, test, seed=seed, name="test")
+    train_part, test_part = held_out(whole, TEST if test is None else test, seed=seed, name="test")
     return DataSet(path.stem, train_part, test_part, None)
 
 

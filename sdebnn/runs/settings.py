@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sdebnn.checks import check_choice, check_count, check_positive, shown
-from sdebnn.data import Distance
+from sdebnn.data import Distance, features
 from sdebnn.presets import PRESETS, About
 from sdebnn.records import (
     OBJECT,
@@ -17,11 +19,11 @@ from sdebnn.records import (
     check_record,
     load_one,
     number,
+    one_bytes,
     one_of,
     or_none,
     read_record,
     record_bytes,
-    save_one,
     whole,
 )
 
@@ -43,7 +45,7 @@ RULES: Rules = {
     "validation": number(0.0),
     "patience": or_none(whole(1)),
     "members": or_none(whole(1)),
-    "test": number(0.0),
+    "test": or_none(number(0.0)),
     "size": or_none(whole(4)),
     "stages": STAGES,
     "fingerprint": TEXT,
@@ -71,7 +73,7 @@ class Settings(NamedTuple):
     validation: float = 0.1
     patience: int | None = None
     members: int | None = None  # None: as many as the preset has
-    test: float = 0.1  # share of data that have no test part of their own
+    test: float | None = None  # share of data that have no test part of their own; None: a tenth
     size: int | None = None  # side of pictures; None: as they are, or 32
 
     def check(self) -> None:
@@ -131,23 +133,21 @@ def read_about(out: Path) -> About:
     return about
 
 
-def write_distance(out: Path, distance: Distance) -> None:
-    """Write by what it is told how far examples are from those of training."""
+def distance_bytes(distance: Distance) -> bytes:
+    """The file that says how far examples are from those of training."""
     arrays = {name: getattr(distance, name) for name in ("center", "spread", "factor")}
-    save_one(out / INPUTS_FILE, arrays, INPUTS_KIND, {"limit": distance.limit})
+    return one_bytes(arrays, INPUTS_KIND, {"limit": distance.limit})
 
 
-def read_distance(out: Path) -> Distance:
-    """By what it is told how far examples are from those of training."""
+def read_distance(out: Path, about: About) -> Distance:
+    """How far examples are from those of training."""
     file = out / INPUTS_FILE
     if not file.is_file():
         raise ValueError(f"{out} is not a whole run: {file.name} is missing; restore it, or train the run again.")
     arrays, facts = load_one(file, INPUTS_KIND, {"limit": number(0.0)})
-    size = arrays["center"].shape[0] if "center" in arrays and arrays["center"].ndim == 1 else 0
-    shapes = {"center": (size,), "spread": (size,), "factor": (size, size)}
-    if not size or {name: array.shape for name, array in arrays.items()} != shapes:
-        raise broken(file, "holds no distance")
     check_finite(file, arrays)
-    if not (facts["limit"] > 0 and (arrays["spread"] > 0).all()):
-        raise broken(file, "holds spreads that are not above zero")
-    return Distance(**arrays, limit=facts["limit"])
+    size = features(np.zeros((1, *about.shape), np.uint8)).shape[1]
+    distance = Distance.from_arrays(arrays, facts["limit"], size)
+    if distance is None:
+        raise broken(file, f"does not compare examples of shape {about.shape}")
+    return distance

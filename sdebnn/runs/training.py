@@ -21,7 +21,7 @@ import numpy as np
 from sdebnn import __version__
 from sdebnn.checks import check_count
 from sdebnn.contract import AbstractModel, parameter_count
-from sdebnn.data import DataSet, Distance, Part, check_part, evenly_spaced_rows, features, held_out, load
+from sdebnn.data import DataSet, Distance, Part, check_part, evenly_spaced_rows, features, find, held_out, load
 from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
@@ -30,7 +30,7 @@ from sdebnn.prediction import evaluate
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
 from sdebnn.runs.run import Run, make, stage_folder, trained
-from sdebnn.runs.settings import INPUTS_FILE, Settings, read_run, run_bytes, write_distance
+from sdebnn.runs.settings import INPUTS_FILE, MAX_STAGES, Settings, distance_bytes, read_run, run_bytes
 from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_seconds, saved_steps
 
 DRAWS = 16  # of each member, to score it
@@ -68,6 +68,8 @@ def train(
             remedy = "the data have changed; restore them, or train another run"
             check_same_settings(out, before, {"fingerprint": _fingerprint(data)}, remedy)
             place.remember("run.json")
+            if (out / INPUTS_FILE).is_file():
+                place.remember(INPUTS_FILE)
         # Before hours of training, and before rows are held out, which would change the row numbers in errors.
         check_part("the training part", data.train, memory_limit)
         check_part("the test part", data.test)
@@ -77,22 +79,25 @@ def train(
             validation = Validation(rest.x, rest.y, patience=settings.patience)
         elif settings.patience is not None:
             raise ValueError(f"patience={settings.patience} needs a validation set: pass a validation share above 0.")
-        epochs = settings.epochs or run.preset.training.epochs
-        stages = _stages(before, epochs)
-        if before is None or stages != tuple(before["stages"]):
+        stages = _stages(before, settings.epochs, run.preset.training.epochs)
+        if before is None or stages != tuple(read_run(out)["stages"]):
             facts = {"fingerprint": _fingerprint(data), "about": run.about._asdict()}
             place.write("run.json", run_bytes(settings, stages, facts))
-        if not (out / INPUTS_FILE).exists():
+        if before is None or not (out / INPUTS_FILE).exists():
             rows = evenly_spaced_rows(len(part.x), COMPARED_ROWS)
             found = features(np.asarray(part.x[rows]))
             found = found[np.isfinite(found).all(1)]  # of data that are streamed, rows are refused when they are read
-            write_distance(out, Distance.of(found if len(found) else np.zeros((1, found.shape[1]))))
+            found = found if len(found) else np.zeros((1, found.shape[1]))
+            place.write(INPUTS_FILE, distance_bytes(Distance.of(found)))
         stage = len(stages) - 1
         models, likelihood = list(run.trained_apart), run.preset.likelihood
         recipe = run.preset.training.changed(epochs=stages[stage], kl_weight=settings.kl_weight)
         objective = replace(recipe.objective, monitor_every=monitor)
+        whole = place
         if stage:
             found = trained(run, out, stage)
+            if len(found) != len(models):
+                raise ValueError(f"{out} lacks checkpoints of member {len(found)}: restore them, or train another run.")
             models, likelihood = [model for model, _ in found], found[0][1]
             objective = replace(objective, kl_warmup=0.0)
             place = stack.enter_context(RunFolder(stage_folder(out, stage), tensorboard=tensorboard))
@@ -104,7 +109,8 @@ def train(
             **recipe._replace(objective=objective, batches=batches).options(),
         )  # fmt: skip
         draws = draws_of(run, draws)
-        place.hold()  # the folder may have been deleted meanwhile
+        whole.hold()  # the folder may have been deleted meanwhile
+        place.hold()
         folders = [folder for number in range(len(stages)) for folder in run.folders(out, number)]
         result = {
             **score(run, data.test, fitted.model, fitted.likelihood, draws),
@@ -120,7 +126,7 @@ def train(
             "device": jax.devices()[0].device_kind,
             "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
         }
-        place.hold()  # scoring may take long, and the folder may have been deleted meanwhile
+        whole.hold()  # scoring may take long, and the folder may have been deleted meanwhile
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 
@@ -131,12 +137,16 @@ def draws_of(run: Run, draws: int | None = None) -> int:
     return -(-wanted // members) * members
 
 
-def _stages(before: dict[str, Any] | None, epochs: int) -> tuple[int, ...]:
+def _stages(before: dict[str, Any] | None, wanted: int | None, usual: int) -> tuple[int, ...]:
     """The epochs of each stage of a run, the last of which is to be trained."""
     if before is None:
-        return (epochs,)
+        return (usual if wanted is None else wanted,)
     done = tuple(before["stages"])
-    return done if sum(done) == epochs else (*done, epochs - sum(done))
+    if wanted is None or wanted == sum(done):
+        return done
+    if len(done) == MAX_STAGES:
+        raise ValueError(f"the run went on {MAX_STAGES - 1} times already, which is the most: train another run.")
+    return (*done, wanted - sum(done))
 
 
 def _fitting(batches: Batches, examples: int) -> Batches:
@@ -174,6 +184,8 @@ def score(
 
 def scored_part(out: Path, settings: Settings) -> Part:
     """The test part of the data of a run, if it is still the one that the run was trained with."""
+    if find(settings.data) is None and not Path(settings.data).exists():
+        raise ValueError(f"{settings.data}, with which {out} was trained, is not there: pass other data by --data.")
     data = load(settings.data, seed=settings.seed, parts=("test",), test=settings.test, size=settings.size)
     now, before = _part_fingerprint(data.test), read_run(out)["fingerprint"].split()[2:]
     if now.split() != before:
@@ -205,14 +217,23 @@ def _known(settings: Settings, place: RunFolder, resume: bool) -> dict[str, Any]
     if not resume:
         raise ValueError(f"{out} holds a run already: add --resume to go on with it, or choose another folder.")
     before = read_run(out)
-    wanted = settings._asdict()
-    done = (out / "result.json").exists() and read_result(out / "result.json").get("epochs") == sum(before["stages"])
-    if settings.epochs is not None and done:
-        if settings.epochs < sum(before["stages"]):
-            raise ValueError(
-                f"epochs={settings.epochs} is less than the {sum(before['stages'])} that {out} was trained for: pass "
-                "more, or choose another folder."
-            )
-        del wanted["epochs"]
+    last = stage_folder(out, len(before["stages"]) - 1)
+    if last != out and not saved_steps(last):  # a stage that was asked for, and has not begun
+        before["stages"].pop()
+    epochs, result = sum(before["stages"]), out / "result.json"
+    done = result.exists() and read_result(result).get("epochs", 0) >= epochs
+    if settings.epochs is not None and settings.epochs < epochs and done:
+        raise ValueError(
+            f"epochs={settings.epochs} is less than the {epochs} that {out} was trained for: pass more, or choose "
+            "another folder."
+        )
+    if settings.epochs is not None and settings.epochs != epochs and not done:
+        began = f", or remove {last} to go on from where it began" if last != out else ""
+        raise ValueError(
+            f"{out} was made with epochs={epochs}, which are not done, and this run has {settings.epochs}: use the "
+            f"same first{began}."
+        )
+    # The data are compared by their contents, for they may have been moved.
+    wanted = {name: value for name, value in settings._asdict().items() if name not in ("epochs", "data")}
     check_same_settings(out, before, wanted, "use the same, or choose another folder")
     return before

@@ -92,16 +92,15 @@ def load_table(folder: Path) -> TableModel:
     except ValueError as error:
         raise broken(path, f"describes no columns ({error})") from None
     size = coder.width
-    if {name: array.shape for name, array in arrays.items()} != {
-        "center": (size,), "spread": (size,), "factor": (size, size)
-    }:  # fmt: skip
-        raise broken(path, f"has no numbers for {size} columns")
     check_finite(path, arrays)
+    distance = Distance.from_arrays(arrays, facts["limit"], size)
+    if distance is None:
+        raise broken(path, f"has no numbers for {size} columns")
     estimator: Any = load(folder / MODEL_FILE)
     kind = "SDEBNNRegressor" if facts["task"] == "regression" else "SDEBNNClassifier"
     if type(estimator).__name__ != kind or estimator.n_features_in_ != size:
         raise broken(folder / MODEL_FILE, f"is no {facts['task']} of {size} columns, as {path.name} says")
-    return TableModel(facts["target"], coder, estimator, Distance(**arrays, limit=facts["limit"]))
+    return TableModel(facts["target"], coder, estimator, distance)
 
 
 def task_of(target: str, column: np.ndarray, asked: str | None = None) -> Task:

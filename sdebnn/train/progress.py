@@ -13,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 BAR_WIDTH = 10  # characters
+ENOUGH = 5.0  # seconds of training from which the rest is estimated
 LONG = 60.0  # seconds; what will take longer is said in words, once
 
 
@@ -67,7 +68,7 @@ class Display:
         self.bar = Progress(_Line(Column(no_wrap=True)), console=self.console, disable=not show)
         self.task = self.bar.add_task("compiling", total=total)
         self.held_out = ""
-        self.first: tuple[int, float] | None = None  # the first step that was shown, and when
+        self.updates, self.first = 0, (0, 0.0)  # the step from which the rest is estimated, and when it was shown
         self.estimated = False
 
     def __enter__(self) -> "Display":
@@ -105,9 +106,10 @@ class Display:
 
     def _estimate(self, step: int) -> None:
         """Say how long the rest will take, once it is known and if it is long. The first steps include compilation."""
-        if self.first is None:
+        self.updates += 1
+        if self.updates <= 2:  # later ones compile nothing
             self.first = step, time.monotonic()
-        elif not self.estimated and step > self.first[0]:
+        elif not self.estimated and step > self.first[0] and time.monotonic() - self.first[1] > ENOUGH:
             left = (self.total - step) * (time.monotonic() - self.first[1]) / (step - self.first[0])
             self.estimated = True
             if left > LONG:
