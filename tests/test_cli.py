@@ -102,3 +102,15 @@ def test_the_list_of_commands_says_what_each_does():
         assert found.help, name
         first = found.help.split(".")[0]
         assert command.summary.split()[0] == first.split()[0], f"{name}: {first}"
+        for each in found.commands.values() if name == "data" else [found]:
+            assert name == "serve" or any("--json" in option.opts for option in each.params), name
+
+
+def test_data_sets_are_listed_as_json(capsys):
+    cli.app(["data", "list", "--json"], standalone_mode=False)
+    listed = json.loads(capsys.readouterr().out)
+    assert {"name": "digits", "state": "built in"}.items() <= next(
+        each for each in listed["data sets"] if each["name"] == "digits"
+    ).items()
+    cli.app(["data", "get", "digits", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == {"name": "digits", "folder": None}

@@ -13,7 +13,7 @@ import typer
 
 from sdebnn import __version__, metrics
 from sdebnn.checks import check_count
-from sdebnn.cli.common import key_of, prepare_pictures, pyplot, save_picture
+from sdebnn.cli.common import Json, key_of, prepare_pictures, print_result, pyplot, save_picture
 from sdebnn.contract import draw_keys
 from sdebnn.data import toy
 from sdebnn.files import write_whole
@@ -33,6 +33,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and metrics.json.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the data, the model and its draws.")] = 0,
     epochs: Annotated[int, typer.Option(help="Training steps.")] = 300,
+    as_json: Json = False,
 ) -> None:
     """Fit 40 points with a gap between them, and draw what is known inside the data, in the gap and beyond."""
     check_count("epochs", epochs)
@@ -62,6 +63,9 @@ def demo(
     write_whole(out / "metrics.json", (json.dumps(found, indent=2) + "\n").encode())
     assert isinstance(fitted.model, ConditionedReadout)
     _pictures(out, fitted.model, fitted.likelihood, x, y, functions, key=keys[6])
+    if as_json:
+        print_result({**found, "out": str(out)}, as_json)
+        return
     print(
         f"Look at {out / 'predictive.png'} and {out / 'trajectories.png'}: the 95 % band of the function contains the "
         f"truth at {found['coverage_inside']:.0%} of the inputs among the data, {found['coverage_gap']:.0%} in the gap "
