@@ -209,7 +209,7 @@ def test_mnist_is_read_and_its_net_takes_a_step(tmp_path):
     data = load("mnist")
     run = runs.make(runs.Settings("mnist", "paper"), About.of(data))
     assert data.train.x.shape == (60_000, 28, 28, 1)
-    outputs, _ = run.model(jax.numpy.asarray(data.test.x[:2]), key=run.key)
+    outputs, _ = run.model(jax.numpy.asarray(data.test.x[:2]), key=run.key())
     assert np.isfinite(outputs).all()
     pixels = run.model.layers[0].module  # the mean and spread of MNIST that everyone quotes, from one row in six
     assert pixels.mean[0] == pytest.approx(0.1307, abs=2e-3)
