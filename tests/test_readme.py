@@ -98,6 +98,7 @@ def test_all_blocks_run_as_printed_with_what_they_install(tmp_path):
             assert line, f"{code}\nended the process"
         assert json.loads(line)["error"] == "", code
     notebook.stdin.close()
+    notebook.stdout.close()
     assert notebook.wait() == 0
     table = np.genfromtxt(home / "forecasts.csv", delimiter=",", names=True)
     assert set(table.dtype.names) == {"price", "std", "std_reducible", "std_noise", "lower", "upper", "unlike"}
