@@ -98,8 +98,8 @@ def test_all_blocks_run_as_printed_with_what_they_install(tmp_path):
             assert line, f"{code}\nended the process"
         assert json.loads(line)["error"] == "", code
     notebook.stdin.close()
-    notebook.stdout.close()
     assert notebook.wait() == 0
+    notebook.stdout.close()
     table = np.genfromtxt(home / "forecasts.csv", delimiter=",", names=True)
     assert set(table.dtype.names) == {"price", "std", "std_reducible", "std_noise", "lower", "upper", "unlike"}
     np.testing.assert_allclose(table["price"], [330, 150], atol=40)
