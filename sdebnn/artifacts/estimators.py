@@ -12,7 +12,8 @@ from sdebnn.artifacts import KIND
 from sdebnn.checks import shown
 from sdebnn.data import Standardiser
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
-from sdebnn.estimators.estimator import Estimator, ensemble_shapes, is_shape
+from sdebnn.estimators.drawing import ensemble_shapes, is_shape
+from sdebnn.estimators.estimator import Estimator
 from sdebnn.estimators.gaussian_process import BOUNDS, MAX_ROWS, GaussianProcess
 from sdebnn.estimators.net import MIN_STATE, NetSizes
 from sdebnn.estimators.regressor import NOISES

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, UInt
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -28,20 +27,19 @@ from sklearn.utils.validation import (
 
 from sdebnn.calibration import Calibration, HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
-from sdebnn.contract import AbstractModel, check_solution, over_draws
+from sdebnn.contract import AbstractModel, check_solution
 from sdebnn.data import Standardiser, TrainingInputs
 from sdebnn.data.standardise import MAX_STANDARDISED, magnitude
 from sdebnn.devices import platform
 from sdebnn.estimators.conformal import check_level
+from sdebnn.estimators.drawing import drawing_program, ensemble_of, ensemble_shapes, is_shape
 from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
-from sdebnn.estimators.training import Rows, Schedule, Trained, options_on, trained
+from sdebnn.estimators.training import Rows, Schedule, Trained, trained
 from sdebnn.estimators.workers import Workers, cores
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood, Weighted
 from sdebnn.models import Ensemble
-from sdebnn.models.ensemble import index_of
-from sdebnn.programs import Compiled, compiled
 from sdebnn.records import named, put_back
 from sdebnn.train import Batches, Objective, Optimizer, Validation, fit
 
@@ -56,7 +54,6 @@ LOG_TEMPERATURE_STD = 0.2  # of its prior, which a few held-out rows do not outw
 MAX_ENTRY = 1e300  # of a table: predictions may be a million times as large, and must not overflow
 PADDED_ROWS, PADDED_HELD_OUT = 256, 64  # smaller tables are padded to so many rows
 ROWS_AT_ONCE = 2048
-DRAWS_AT_ONCE = 20  # divides the draws of a calibration and the default of a prediction
 NUMBERS_IN_MEMORY = 2**26  # of the encoded inputs of all folds, which members train on side by side
 OUTPUTS_AT_ONCE = 2**22  # numbers, over all rows and draws that are predicted together
 
@@ -454,40 +451,3 @@ class Estimator(BaseEstimator):
             size = len(next(iter(state["ensemble_"].values())))
             arrays, rest = eqx.partition(ensemble_shapes(self.net_, size), is_shape)
             self.ensemble_ = eqx.combine(jax.tree.map(jnp.asarray, put_back(arrays, state["ensemble_"])), rest)
-
-
-@functools.cache
-def drawing_program(platform: str) -> Compiled[..., tuple[Array, Array]]:
-    """``drawn``, compiled."""
-    return compiled(drawn, compiler_options=options_on(platform))
-
-
-def drawn(
-    ensemble: Ensemble, x: Float[Array, "row input"], seed: UInt[Array, ""], stream: UInt[Array, ""] | None, draws: int
-) -> tuple[Float[Array, "draw row output"], Int[Array, " draw"]]:
-    """The outputs of ``predict``, and the number of the member of each draw.
-
-    Keys are derived inside the program, since outside of it each operation would be compiled by itself.
-    """
-    key = jax.random.key(seed)
-    keys = ensemble.draw_keys(key if stream is None else jax.random.fold_in(key, stream), draws)
-    members = jax.vmap(lambda key: index_of(key, ensemble.size))(keys)
-    return over_draws(lambda key: ensemble.solve(x, key=key).outputs, keys, DRAWS_AT_ONCE), members
-
-
-def ensemble_of(net: NetSizes, members: list[AbstractModel]) -> Ensemble:
-    """``Ensemble(members)``, stacked on the host, because a device would compile a program for each shape."""
-    parts = [jax.tree.map(np.asarray, eqx.filter(member, eqx.is_array)) for member in members]
-    arrays = jax.tree.map(lambda *each: jnp.asarray(np.stack(each)), *parts)
-    return eqx.tree_at(lambda ensemble: ensemble.arrays, ensemble_shapes(net, len(members)), arrays)
-
-
-@functools.cache
-def ensemble_shapes(net: NetSizes, size: int) -> Ensemble:
-    """An ensemble of so many nets, with shapes in place of its arrays."""
-    return eqx.filter_eval_shape(lambda key: Ensemble([net.model(key)] * size), jax.random.key(0))
-
-
-def is_shape(leaf: object) -> bool:
-    """Whether a leaf stands for an array."""
-    return isinstance(leaf, jax.ShapeDtypeStruct)
