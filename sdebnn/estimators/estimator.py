@@ -19,11 +19,7 @@ import numpy as np
 import optax
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sdebnn.calibration import Calibration, HeldOut, calibrated
 from sdebnn.checks import check_count, check_positive, check_process
@@ -51,7 +47,6 @@ MAX_CALIBRATION_ROWS = 2048  # of all folds: more would hardly change one number
 MAX_TEMPERATURE = 4.0
 PREDICTION_STREAM = np.uint32(0xD1A)  # distinguishes the keys of predictions from those of training
 LOG_TEMPERATURE_STD = 0.2  # of its prior, which a few held-out rows do not outweigh
-MAX_ENTRY = 1e300  # of a table: predictions may be a million times as large, and must not overflow
 PADDED_ROWS, PADDED_HELD_OUT = 256, 64  # smaller tables are padded to so many rows
 ROWS_AT_ONCE = 2048
 NUMBERS_IN_MEMORY = 2**26  # of the encoded inputs of all folds, which members train on side by side
@@ -74,27 +69,6 @@ class LearningTask(NamedTuple):
     table: Table
     outputs: int
     standardise_targets: bool
-
-
-def checked_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray:
-    """The weight of each row, of which at least one must be well above zero."""
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not 1e-30 < weight.max() < 1e30:
-        raise ValueError(
-            f"the largest sample_weight is {weight.max():.3g}: pass weights of which some are neither nearly zero nor "
-            "nearly infinite."
-        )
-    return weight
-
-
-def check_magnitude(name: str, columns: np.ndarray) -> None:
-    """Refuse numbers so large that predictions of their size could overflow."""
-    largest = columns.ravel()[np.abs(columns).argmax()]
-    if abs(float(largest)) > MAX_ENTRY:
-        raise ValueError(
-            f"{name} holds {largest:.3g}, and results computed from numbers beyond {MAX_ENTRY:g} may overflow: divide "
-            "its columns by a constant."
-        )
 
 
 def _default_batch_size(rows: int) -> int:

@@ -12,14 +12,13 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from sdebnn.calibration import Calibration
 from sdebnn.checks import check_choice, check_count, shown
+from sdebnn.estimators.arguments import check_magnitude, checked_weight
 from sdebnn.estimators.conformal import check_level, conformal_bound
 from sdebnn.estimators.estimator import (
     ROWS_AT_ONCE,
     Estimator,
     LearningTask,
     Uncertainty,
-    check_magnitude,
-    checked_weight,
 )
 from sdebnn.estimators.forecast import Forecast, StandardLaw
 from sdebnn.estimators.gaussian_process import MAX_ROWS, GaussianProcess
