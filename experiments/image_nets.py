@@ -40,7 +40,7 @@ from sdebnn.train import grouped_muon
 BASE = {
     "data": "cifar10", "channels": 64, "blocks": 2, "steps": 2, "gain": 2.0, "sigma": 0.2, "drift": True,
     "batch_size": 512, "rate": 4e-2, "muon": True, "epochs": 10, "ema": 0.99, "seed": 0, "cutout": 11,
-    "compute": "bfloat16", "rows": 50_000,
+    "compute": "bfloat16", "rows": 50_000, "shift": 2, "turn": 0, "stretch": 0,
 }  # fmt: skip
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "gradient_norm", "validation_nll", "validation_accuracy")
 
@@ -84,7 +84,7 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
     view = (
         RandomView(4, flip=True, cutout=row["cutout"], fill=fill)
         if photos
-        else RandomView(2, cutout=row["cutout"], fill=fill)
+        else RandomView(row["shift"], cutout=row["cutout"], fill=fill, turn=row["turn"], stretch=row["stretch"])
     )
     with tempfile.TemporaryDirectory() as folder:
         model = fit(

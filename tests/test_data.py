@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from scipy import ndimage, optimize, stats
 
 from sdebnn.data import (
     CATALOGUE,
@@ -264,6 +265,48 @@ def test_a_cutout_of_one_pixel_is_uniform_and_changes_nothing_else():
     assert np.all(np.abs(frequency - 1 / 30) < 5 * np.sqrt(1 / 30 * 29 / 30 / 6000))
 
 
+@pytest.mark.parametrize("padding", ["reflect", "fill"])
+def test_turns_and_stretches_are_affine_maps_of_the_plane_and_uniform_in_their_ranges(padding):
+    # An image of its own coordinates shows from where each pixel was taken: interpolation of it is exact.
+    height, width, examples = 21, 25, 4000
+    at = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1).astype(np.float32)
+    view = RandomView(1, turn=30, stretch=0.2, padding=padding, fill=-1)
+    taken = np.asarray(view(np.broadcast_to(at, (examples, *at.shape)), key=KEY), float)
+    middle = np.s_[:, 6:15, 8:17]  # pixels that no such view takes from beyond the border
+    here = at[middle[1:]].reshape(-1, 2) - [(height - 1) / 2, (width - 1) / 2]
+    design = np.column_stack([here, np.ones(len(here))])
+    taken = taken[middle].reshape(examples, -1, 2)
+    found = np.linalg.pinv(design) @ taken
+    assert np.abs(design @ found - taken).max() < 1e-3
+    down, right = found[:, 0], found[:, 1]  # where a step down, and a step to the right, lead in the image
+    assert np.abs((down * right[:, :2]).sum(-1)).max() < 1e-3  # they stay at right angles
+    angles = np.degrees(np.arctan2(down[:, 1], down[:, 0]))
+    for values, bound in [(angles, 30), (1 / np.hypot(*down.T) - 1, 0.2), (1 / np.hypot(*right.T) - 1, 0.2)]:
+        assert stats.kstest(values, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+
+
+def test_pixels_of_a_turned_image_are_interpolated_and_those_beyond_the_border_reflected():
+    image = np.random.default_rng(1).uniform(0, 255, (1, 10, 13, 1)).astype(np.float32)
+    whole, rounded = (np.asarray(RandomView(0, turn=45)(each, key=KEY)) for each in (image, np.rint(image).astype(int)))
+    assert np.abs(whole - rounded).max() <= 1  # whole numbers are rounded
+    row, column = np.mgrid[:10, :13] - np.array([4.5, 6.0])[:, None, None]
+
+    def turned(angle):
+        where = [4.5 + np.cos(angle) * row - np.sin(angle) * column, 6 + np.sin(angle) * row + np.cos(angle) * column]
+        return ndimage.map_coordinates(image[0, ..., 0], where, order=1, mode="mirror")
+
+    found = optimize.differential_evolution(
+        lambda angle: np.abs(turned(angle[0]) - whole[0, ..., 0]).mean(), [(-np.pi / 4, np.pi / 4)], seed=0, tol=1e-10
+    )
+    assert found.fun < 0.01
+
+
+def test_a_half_turn_of_any_image_stays_inside_its_values():
+    views = np.asarray(RandomView(8, flip=True, turn=180, stretch=0.5, cutout=3, fill=7)(IMAGES, key=KEY))
+    assert views.dtype == np.uint8
+    assert views.shape == IMAGES.shape
+
+
 @pytest.mark.parametrize("side", [2, 3, 8])
 def test_a_cutout_is_a_square_of_the_given_colour_around_a_pixel(side):
     views = np.asarray(RandomView(0, cutout=side, fill=(3, 200))(IMAGES, key=KEY))
@@ -294,6 +337,8 @@ BAD = {
     "shift": (lambda: RandomView(-1), "shift=-1", "at least 0"),
     "flip": (lambda: RandomView(flip=1), "flip=1", "True or False"),
     "cutout": (lambda: RandomView(cutout=2.5), "cutout=2.5", "whole number"),
+    "turn": (lambda: RandomView(turn=-3), "turn=-3", "from 0 to 180"),
+    "stretch": (lambda: RandomView(stretch="wide"), "stretch='wide'", "from 0 to 0.5"),
     "padding": (lambda: RandomView(padding="zero"), "padding='zero'", "'fill'"),
     "fill": (lambda: RandomView(fill=float("nan")), "fill[0]=nan", "finite"),
     "fill of three": (lambda: RandomView(fill=(1, 2, 3))(IMAGES, key=KEY), "3 values for 2 channels", "one for each"),
