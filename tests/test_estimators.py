@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from estimator_data import SHORT
+from scipy import stats
 from sklearn.base import clone
 from sklearn.calibration import CalibrationDisplay
 from sklearn.datasets import load_iris
@@ -33,6 +34,21 @@ def test_quantiles_ascend_and_an_interval_consists_of_two_of_them(regressor, lin
     lower, upper = regressor.predict_interval(x, coverage=0.95)
     np.testing.assert_allclose(np.stack([lower, upper]), quantiles[:, [0, 3]].T)
     np.testing.assert_array_equal(regressor.predict_quantiles(x, alpha=0.5), quantiles[:, 2])
+
+
+def test_a_forecast_holds_what_the_other_methods_return_and_splits_the_uncertainty(regressor, classifier, refused):
+    x = np.array([[-1.5, 0.0], [1.5, 0.0], [30.0, -30.0]])
+    mean, std, (reducible, noise), interval = regressor.forecast(x, coverage=0.8)
+    np.testing.assert_array_equal([mean, std], regressor.predict(x, return_std=True))
+    np.testing.assert_array_equal(interval, regressor.predict_interval(x, 0.8))
+    np.testing.assert_allclose(np.hypot(reducible, noise), std)
+    assert 0.05 < noise[0] < 0.25 < 0.35 < noise[1] < 0.8  # the true values are 0.1 and 0.5
+    assert reducible[2] > 20 * reducible[:2].max()  # far from the rows of the fit
+    proba, (reducible, noise) = classifier.forecast(load_iris().data)
+    np.testing.assert_allclose(proba, classifier.predict_proba(load_iris().data))
+    np.testing.assert_allclose(reducible + noise, stats.entropy(proba, axis=1), atol=1e-9)
+    assert (reducible >= 0).all()
+    refused(lambda: regressor.forecast(x, coverage=1.0), "coverage")
 
 
 def test_samples_of_y_follow_the_forecast(regressor):
@@ -183,6 +199,7 @@ def test_conformal_intervals_cover_even_if_the_model_has_learned_little():
             draws=10,
         ).fit(x[:300], y[:300])  # fmt: skip
         lower, upper = model.predict_interval(x[300:], coverage=0.9)
+        np.testing.assert_array_equal(model.forecast(x[300:], coverage=0.9).interval, (lower, upper))
         covered.append(np.mean((lower <= y[300:]) & (y[300:] <= upper)))
     # 150 held-out rows: the coverage of one fit is Beta(136, 15), mean 0.9007, standard deviation 0.024.
     assert abs(np.mean(covered) - 0.9007) < 3.5 * 0.024 / np.sqrt(5)

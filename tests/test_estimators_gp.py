@@ -127,6 +127,10 @@ def test_all_forecasts_of_the_process_are_of_one_normal_law(process, smooth):
     np.testing.assert_allclose(process.log_prob(x, y + 0.01), law.logpdf(y + 0.01))
     np.testing.assert_allclose(process.predict_quantiles(x, 0.9), law.ppf(0.9))
     np.testing.assert_allclose(np.stack(process.predict_interval(x, 0.8)), np.stack([law.ppf(0.1), law.ppf(0.9)]))
+    found = process.forecast(x, 0.8)
+    np.testing.assert_array_equal([*found[:2], *found.interval], [mean, std, *process.predict_interval(x, 0.8)])
+    np.testing.assert_allclose(np.hypot(*found.uncertainty), std)
+    assert np.ptp(found.uncertainty.noise) == 0  # the same for all rows
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The classifier for scikit-learn: the probabilities of classes, from a table."""
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy import special
 from sklearn.base import ClassifierMixin
@@ -14,6 +16,13 @@ from sdebnn.estimators.conformal import check_level, conformal_bound
 from sdebnn.estimators.estimator import Estimator, LearningTask, Uncertainty
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import Categorical
+
+
+class ClassForecast(NamedTuple):
+    """The probability of each class, in the order of ``classes_``, and the two parts of the entropy in nats."""
+
+    proba: np.ndarray
+    uncertainty: Uncertainty
 
 
 class SDEBNNClassifier(ClassifierMixin, Estimator):
@@ -110,20 +119,20 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         labels = self.classes_[best]
         return (labels, std[np.arange(len(best)), best]) if return_std else labels
 
-    def predict_uncertainty(self, X: ArrayLike) -> Uncertainty:
-        """The two parts of the entropy of the label of every row, in nats.
+    def forecast(self, X: ArrayLike) -> ClassForecast:
+        """What ``predict_proba`` returns, and the two parts of the entropy of the label of every row, in nats.
 
         ``reducible`` is what the label would tell about the network, which more rows would reduce; ``noise`` is the
-        mean entropy of a network's own forecast.
+        mean entropy of a network's own forecast. The networks are drawn once for all of this.
         """
         parts = []
         for outputs in self._outputs(self._checked(X)):
             each = special.softmax(outputs, axis=-1)
             mean = each.mean(0) / each.mean(0).sum(1, keepdims=True)
             noise = special.entr(each).sum(-1).mean(0)
-            parts.append((np.maximum(special.entr(mean).sum(-1) - noise, 0), noise))
-        reducible, noise = map(np.concatenate, zip(*parts, strict=True))
-        return Uncertainty(reducible, noise)
+            parts.append((mean, np.maximum(special.entr(mean).sum(-1) - noise, 0), noise))
+        proba, reducible, noise = map(np.concatenate, zip(*parts, strict=True))
+        return ClassForecast(proba, Uncertainty(reducible, noise))
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.95) -> np.ndarray:
         """A set of classes that contains the true one with probability ``coverage``, as booleans "row class".

@@ -1,6 +1,7 @@
 """The regressor for scikit-learn: numbers and their uncertainty, from a table."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, cast, get_args
 
 import jax.numpy as jnp
@@ -43,6 +44,15 @@ class Interval(NamedTuple):
 
     lower: np.ndarray
     upper: np.ndarray
+
+
+class NumberForecast(NamedTuple):
+    """The mean and the standard deviation of every target, with its two parts, and an interval."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    uncertainty: Uncertainty
+    interval: Interval
 
 
 class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
@@ -182,19 +192,6 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             return self._each(self._checked(X), lambda forecast: (forecast.mean(), forecast.std()))
         return self._each(self._checked(X), lambda forecast: (forecast.mean(),))[0]
 
-    def predict_uncertainty(self, X: ArrayLike) -> Uncertainty:
-        """The two parts of the standard deviation of every target, whose squares add up to its square.
-
-        ``reducible`` is that of the function, which more rows would reduce; ``noise`` is that of a target around it.
-        """
-        x = self._checked(X)
-        if self.gp_ is None:
-            std, reducible = self._each(x, lambda forecast: (forecast.std(), forecast.std_of_draws()))
-            return Uncertainty(reducible, np.sqrt(np.maximum(std**2 - reducible**2, 0)))
-        (std,) = self._each(x, lambda forecast: (forecast.std(),))
-        noise = np.broadcast_to(self._shaped((self.y_scaling_.spread * self.gp_.noise)[None]), std.shape)
-        return Uncertainty(np.sqrt(np.maximum(std**2 - noise**2, 0)), noise)
-
     def predict_quantiles(self, X: ArrayLike, alpha: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """The quantiles of the target of every row. Several levels ``alpha`` are the last axis of the result."""
         levels = [check_level("alpha", level) for level in np.atleast_1d(np.asarray(alpha)).tolist()]
@@ -210,13 +207,38 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         that the held-out rows require. If there are several targets, each has its own interval.
         """
         check_level("coverage", coverage)
-        x = self._checked(X)
+        return self._interval(coverage, *self._each(self._checked(X), partial(self._ends, coverage=coverage)))
+
+    def forecast(self, X: ArrayLike, coverage: float = 0.95) -> NumberForecast:
+        """What ``predict`` and ``predict_interval`` return, and the two parts of the standard deviation.
+
+        The squares of the parts add up to its square. ``reducible`` is that of the function, which more rows would
+        reduce; ``noise`` is that of a target around it. The networks are drawn once for all of this.
+        """
+        check_level("coverage", coverage)
+        mean, std, of_draws, *ends = self._each(
+            self._checked(X), lambda each: (each.mean(), each.std(), each.std_of_draws(), *self._ends(each, coverage))
+        )
+        return NumberForecast(mean, std, self._parts(std, of_draws), self._interval(coverage, *ends))
+
+    def _ends(self, forecast: Forecast, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """From what an interval is made: two quantiles or, if it is conformal, the mean and the standard deviation."""
         if self.scores_ is None:
-            low, high = (1 - coverage) / 2, (1 + coverage) / 2
-            return Interval(*self._each(x, lambda forecast: (forecast.quantile(low), forecast.quantile(high))))
-        mean, std = self._each(x, lambda forecast: (forecast.mean(), forecast.std()))
-        reach = self._shaped(conformal_bound(self.scores_, coverage)[None]) * std
-        return Interval(mean - reach, mean + reach)
+            return forecast.quantile((1 - coverage) / 2), forecast.quantile((1 + coverage) / 2)
+        return forecast.mean(), forecast.std()
+
+    def _interval(self, coverage: float, first: np.ndarray, second: np.ndarray) -> Interval:
+        if self.scores_ is None:
+            return Interval(first, second)
+        reach = self._shaped(conformal_bound(self.scores_, coverage)[None]) * second
+        return Interval(first - reach, first + reach)
+
+    def _parts(self, std: np.ndarray, of_draws: np.ndarray) -> Uncertainty:
+        """The standard deviation of the function, and that of the noise. Only the nets have draws."""
+        if self.gp_ is None:
+            return Uncertainty(of_draws, np.sqrt(np.maximum(std**2 - of_draws**2, 0)))
+        noise = np.broadcast_to(self._shaped((self.y_scaling_.spread * self.gp_.noise)[None]), std.shape)
+        return Uncertainty(np.sqrt(np.maximum(std**2 - noise**2, 0)), noise)
 
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0

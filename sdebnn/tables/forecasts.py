@@ -28,15 +28,11 @@ def forecast(model: TableModel, frame: Frame, *, where: str, coverage: float = 0
 
 def _forecast(model: TableModel, x: np.ndarray, coverage: float) -> Columns:
     unlike, estimator = model.distance.to(x), model.estimator
-    uncertainty = estimator.predict_uncertainty(x)
     if isinstance(estimator, SDEBNNRegressor):
-        mean, std = estimator.predict(x, return_std=True)
-        interval = estimator.predict_interval(x, coverage)
-        return of_numbers(model.target, mean, std, uncertainty.reducible, uncertainty.noise, interval, unlike)
-    proba = np.asarray(estimator.predict_proba(x))
-    return of_classes(
-        model.target, estimator.classes_, proba, uncertainty.reducible, uncertainty.noise, unlike
-    )  # fmt: skip
+        mean, std, uncertainty, interval = estimator.forecast(x, coverage)
+        return of_numbers(model.target, mean, std, *uncertainty, interval, unlike)
+    proba, uncertainty = estimator.forecast(x)
+    return of_classes(model.target, estimator.classes_, proba, *uncertainty, unlike)
 
 
 def table_scores(model: TableModel, frame: Frame, *, where: str) -> dict[str, float]:
