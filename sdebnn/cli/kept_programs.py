@@ -21,7 +21,7 @@ from sdebnn.devices import platform as platform_in_use
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MIN_SECONDS = 0.3  # of a compilation that is worth a file
+MIN_SECONDS = 0.0  # of a compilation that is worth a file: hundreds of small ones take as long as the large
 MAX_BYTES = 2**29  # of the folder, before the oldest files are removed
 
 
