@@ -1,18 +1,22 @@
 """Runs of nets opened for forecasts: columns, distances, data of one's own, and folders that were damaged."""
 
+import json
 import shutil
 from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
-from sdebnn import fit, metrics, runs
-from sdebnn.data import Distance, features, load
+from sdebnn import Validation, cli, fit, metrics, runs
+from sdebnn.data import Distance, features, held_out, load
 from sdebnn.forecasters import Forecaster, NetForecaster, open_forecaster
 from sdebnn.prediction import predict
+from sdebnn.train import saved_answer, saved_best
+from sdebnn.train.validation import validation_scores
 
 CLASSES = ("dark", "light", "striped")
 
@@ -117,23 +121,39 @@ def test_json_that_holds_no_images_is_refused_in_words(forecaster, rows, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_run_that_is_done_goes_on_from_its_end(tmp_path):
+def test_a_run_that_is_done_goes_on_from_its_end(tmp_path, capsys):
     x, y = pictures(90, 0)
     np.savez(tmp_path / "data.npz", x=x, y=np.array(CLASSES)[y])
-    out, settings = tmp_path / "run", runs.Settings(str(tmp_path / "data.npz"), epochs=1, validation=0.0)
+    out, settings = tmp_path / "run", runs.Settings(str(tmp_path / "data.npz"), epochs=1, validation=0.2)
     runs.train(settings, out, progress=False)
     made, first, likelihood = runs.open_run(out)
+    # An extension that is asked for, and has not begun: the scores are still those of before.
+    with pytest.raises(ValueError, match="monitor"):
+        runs.train(settings._replace(epochs=5), out, resume=True, progress=False, monitor=0)
+    cli.app(["info", str(out), "--json"], standalone_mode=False)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["epochs"], facts["state"]) == (5, "in training; the scores are those after 1 epochs")
     result = runs.train(settings._replace(epochs=3), out, resume=True, progress=False)
     assert (result["epochs"], runs.read_stages(out)) == (3, (1, 2))
     _, second, _ = runs.open_run(out)
     # The same by hand: a training of two epochs that starts with the weights of the first.
-    data = load(settings.data, test=settings.test)
+    part, rest = held_out(load(settings.data, test=settings.test).train, 0.2, seed=0)
     recipe = made.preset.training.changed(epochs=2)
     batches = replace(recipe.batches, size=64, memory_limit=2**31)
     by_hand = fit(
-        first, likelihood, *data.train, key=made.key(1), progress=False, **recipe._replace(batches=batches).options()
-    )
+        first, likelihood, *part, key=made.key(1), validation=Validation(*rest), progress=False,
+        **recipe._replace(batches=batches).options(),
+    )  # fmt: skip
     assert eqx.tree_equal(by_hand.model, second)
+    # Its best is no worse than what it started from, by the same draws.
+    start = validation_scores(
+        first, likelihood, (rest.x, jnp.asarray(rest.y)), key=made.key(1), examples=len(part.x), draws_at_once=1
+    )
+    assert saved_best(out / "more-1") <= start.nll
+    _, best, _ = runs.open_run(out, best=True)
+    stages = [out, out / "more-1"]
+    like = eqx.filter((best, likelihood), eqx.is_inexact_array)
+    assert eqx.tree_equal(like, saved_answer(min(stages, key=saved_best), like, best=True))
 
     with pytest.raises(ValueError, match="less than the 3"):
         runs.train(settings._replace(epochs=2), out, resume=True, progress=False)

@@ -19,6 +19,7 @@ from sdebnn import (
     Validation,
     fit,
 )
+from sdebnn.train import saved_answer
 
 
 def test_early_stopping_returns_the_best_parameters_that_it_saw():
@@ -31,6 +32,21 @@ def test_early_stopping_returns_the_best_parameters_that_it_saw():
     first = fit(LINE, Gaussian(1.0), x, y, epochs=1, batches=Batches(6), optimizer=Optimizer(rule=SGD), **HOW)
     np.testing.assert_array_equal(weights(fitted), weights(first))
     assert np.isfinite(fitted.history["elbo"]).sum() == 4 * 2  # the best, then three in vain
+
+
+def test_what_training_starts_from_may_be_the_best(tmp_path, capsys):
+    held = (X[12:], -Y[12:])  # the opposite is true there: each step makes it worse
+    how = {"epochs": 50, "batches": Batches(6), "optimizer": Optimizer(rule=SGD), **HOW, "progress": True}
+    validation = Validation(*held, patience=3, at_start=True)
+    fitted = fit(
+        LINE, Gaussian(1.0), X[:12], Y[:12], validation=validation, checkpoints=Checkpoints(tmp_path), **how
+    )  # fmt: skip
+    np.testing.assert_array_equal(weights(fitted), LINE.module.weight)
+    assert np.isfinite(fitted.history["elbo"]).sum() == 3 * 2
+    assert "Before this training, the validation nll is" in capsys.readouterr().err
+    like = eqx.filter((LINE, Gaussian(1.0)), eqx.is_inexact_array)
+    for best in (False, True):
+        assert eqx.tree_equal(saved_answer(tmp_path, like, best=best), like)
 
 
 def test_the_watched_elbo_charges_for_the_kl_and_the_nll_does_not(tmp_path):

@@ -79,13 +79,19 @@ def info(
             raise ValueError(f"{run} is a run of a table, whose nets have no layers to show: leave out --layers.")
         facts = {**read_record(run / "run.json", TABLE_KIND, {}), **read_result(run / "result.json")}
     else:
-        settings, steps = read_settings(run), saved_steps(stage_folder(run, len(read_stages(run)) - 1))
-        result = run / "result.json"
+        settings, stages, result = read_settings(run), read_stages(run), run / "result.json"
+        known = read_result(result) if result.exists() else {"epochs": 0}
+        scored, state = known["epochs"], "done"
+        if scored < sum(stages):
+            state = f"in training; the scores are those after {scored} epochs" if scored else "in training"
         facts = {
+            **known,
             **settings._asdict(),
-            "checkpoints at steps": steps,
-            **(read_result(result) if result.exists() else {"result": None}),
+            "epochs": sum(stages),
+            "state": state,
+            "checkpoints at steps": saved_steps(stage_folder(run, len(stages) - 1)),
         }
+        facts.pop("settings", None)  # they are there one by one
         if layers:
             made = make(settings, read_about(run))
             batch = np.zeros((made.preset.training.batches.size or 1, *made.about.shape), np.float32)

@@ -15,7 +15,7 @@ from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import SDEBNN, Ensemble
 from sdebnn.presets import About, Preset, preset
 from sdebnn.runs.settings import Settings, read_about, read_settings, read_stages
-from sdebnn.train import member_folder, member_key, saved_answer, saved_steps
+from sdebnn.train import member_folder, member_key, saved_answer, saved_best, saved_steps
 
 Trained = tuple[AbstractModel, AbstractLikelihood]
 
@@ -69,7 +69,8 @@ def make(settings: Settings, about: About) -> Run:
 def trained(run: Run, out: Path, stages: int, *, best: bool = False) -> list[Trained]:
     """Each model that is trained apart, with its likelihood, as its last checkpoint in some stages left it.
 
-    Models of which there is no checkpoint yet are left out.
+    With ``best``, those with the best validation score of all stages. Models of which there is no checkpoint yet are
+    left out.
     """
     found = []
     for number, model in enumerate(run.trained_apart):
@@ -78,7 +79,10 @@ def trained(run: Run, out: Path, stages: int, *, best: bool = False) -> list[Tra
         if not kept and number:
             break
         parameters, rest = eqx.partition((model, run.preset.likelihood), eqx.is_inexact_array)
-        found.append(eqx.combine(saved_answer(kept[-1] if kept else folders[0], parameters, best=best), rest))
+        folder = kept[-1] if kept else folders[0]
+        if best:
+            folder = min(kept, key=saved_best, default=folder)
+        found.append(eqx.combine(saved_answer(folder, parameters, best=best), rest))
     return found
 
 

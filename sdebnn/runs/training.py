@@ -100,6 +100,7 @@ def train(
                 raise ValueError(f"{out} lacks checkpoints of member {len(found)}: restore them, or train another run.")
             models, likelihood = [model for model, _ in found], found[0][1]
             objective = replace(objective, kl_warmup=0.0)
+            validation = None if validation is None else replace(validation, at_start=True)
             place = stack.enter_context(RunFolder(stage_folder(out, stage), tensorboard=tensorboard))
         batches = replace(_fitting(recipe.batches, len(part.x)), memory_limit=memory_limit)
         fitted = fit(

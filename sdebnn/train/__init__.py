@@ -1,6 +1,6 @@
 """Training of any model of the contract by its evidence lower bound, with checkpoints that a run can resume from."""
 
-from sdebnn.train.checkpoints import RunFolder, member_folder, saved_answer, saved_seconds, saved_steps
+from sdebnn.train.checkpoints import RunFolder, member_folder, saved_answer, saved_best, saved_seconds, saved_steps
 from sdebnn.train.engine import Fit, fit, member_key
 from sdebnn.train.monitor import EstimatorNoise, estimator_noise
 from sdebnn.train.objective import Elbo, elbo
@@ -26,6 +26,7 @@ __all__ = [
     "member_folder",
     "member_key",
     "saved_answer",
+    "saved_best",
     "saved_seconds",
     "saved_steps",
 ]

@@ -210,6 +210,12 @@ def saved_seconds(path: Path) -> float:
     return round(_facts(path, saved_steps(path)[-1])["seconds"], 2)
 
 
+def saved_best(path: Path) -> float:
+    """The best validation score so far, of which lower is better; infinity before the first validation."""
+    value = _facts(path, saved_steps(path)[-1])["best_value"]
+    return math.inf if value is None else value
+
+
 def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
     """The parameters of the last checkpoint, in a tree with the structure of ``like``.
 
@@ -220,7 +226,7 @@ def saved_answer(path: Path, like: PyTree, *, best: bool = False) -> PyTree:
     if not steps:
         raise ValueError(f"{path} holds no checkpoint: train first, with sdebnn train --out {path} --resume.")
     facts = _facts(path, steps[-1])
-    if best and not facts["best_step"]:
+    if best and facts["best_value"] is None:
         raise ValueError(
             f"{path} has not been validated yet, so no parameters are known to be the best: leave out best."
         )

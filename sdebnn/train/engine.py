@@ -205,9 +205,10 @@ def _run_spec(
         rule, examples, size, batches.accumulate, objective.draws, objective.draws_at_once, objective.kl_weight,
         kl_warmup, objective.roughness_weight, optimizer.ema, batches.augment, optimizer.max_skipped, steps_a_call,
     )  # fmt: skip
-    every, watch, patience = (None, "nll", None)
+    every, watch, patience, at_start = None, "nll", None, False
     if validation is not None:
         every, watch, patience = validation.every, validation.watch, validation.patience
+        at_start = validation.at_start
     settings = {
         "epochs": epochs, "batch_size": size, "accumulate": batches.accumulate, "draws": objective.draws,
         "kl_weight": objective.kl_weight, "kl_warmup": kl_warmup, "learning_rate": optimizer.learning_rate,
@@ -218,6 +219,6 @@ def _run_spec(
     parts = {"model": model, "likelihood": likelihood, "optimizer": rule, "augment": batches.augment}
     configuration = {} if checkpoints is None else {name: described(part) for name, part in parts.items()}
     return RunSpec(
-        job, total, every or math.ceil(steps_a_call / steps_an_epoch), held_out, watch, patience,
+        job, total, every or math.ceil(steps_a_call / steps_an_epoch), held_out, watch, patience, at_start,
         objective.monitor_every, 0.0 if checkpoints is None else checkpoints.every, settings, configuration,
     )  # fmt: skip

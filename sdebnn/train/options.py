@@ -128,7 +128,8 @@ class Validation(_Options):
 
     By default they are scored after every epoch, or after every 50 if each step takes all examples. With ``patience``,
     training stops after that many validations in a row without an improvement of ``watch``, and the best parameters are
-    returned.
+    returned. With ``at_start``, the parameters that training starts from are scored, too, and may be the best: for a
+    model that was trained before.
     """
 
     x: Inputs
@@ -136,6 +137,7 @@ class Validation(_Options):
     every: int | None = None
     watch: Watch = "nll"
     patience: int | None = None
+    at_start: bool = False
 
     def _check(self) -> None:
         self._check_optional_counts("every", "patience")

@@ -42,6 +42,7 @@ class RunSpec(NamedTuple):
     validation: tuple[Any, Any] | None
     watch: Watch
     patience: int | None
+    at_start: bool  # whether to validate before the first step
     monitor: int | None
     save_every: float  # seconds
     settings: dict[str, Any]
@@ -138,6 +139,9 @@ class TrainingRun:
             unfinished = self.step < self.spec.total and not self.stopped
             if unfinished:
                 self._advance(self.step)  # runs no step, but compiles the program
+                if self.spec.at_start and not self.step:
+                    score = self._validate()[f"validation_{self.spec.watch}"]
+                    self.display.say(f"Before this training, the validation {self.spec.watch} is {score:.4f}.")
             while self.step < self.spec.total and not self.stopped:
                 wanted = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
                 clock, candidate = time.perf_counter(), self._candidate()
@@ -295,7 +299,7 @@ class TrainingRun:
 
     def _answer(self) -> str:
         """Which parameters ``fit`` returns if the run ends here: "best", "ema" or "parameters"."""
-        if self.spec.patience is not None and self.best.step:
+        if self.spec.patience is not None and self.best.is_known:
             return "best"
         return "parameters" if self.spec.job.ema is None else "ema"
 

@@ -54,12 +54,17 @@ def validation_scores(
 
 
 class Best(NamedTuple):
-    """The parameters with the best validation score so far; ``step`` is 0 before the first validation."""
+    """The parameters with the best validation score so far."""
 
     parameters: PyTree
     value: float = math.inf  # the watched score; lower is better
     step: int = 0
     waited: int = 0  # number of validations since then
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there was a validation, and its score was a number."""
+        return self.value < math.inf
 
     def after(self, step: int, parameters: PyTree, scores: Scores, watch: Watch) -> "Best":
         """The best parameters after one more validation."""
