@@ -98,25 +98,27 @@ def mixtures(run: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def draw(folder: Path) -> None:
-    """Validation error against time, and the KL against the share of the run, of every row that is there."""
+    """Error in training against time, and the KL against the share of the run, of every row that is there."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
     figure, (errors, nats) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for color, row in zip(plt.rcParams["axes.prop_cycle"].by_key()["color"], ROWS, strict=False):
+    for color, row in zip(plt.colormaps["tab20"].colors, ROWS, strict=False):
         file = folder / f"{row}.json"
         if not file.exists():
             continue
         record = json.loads(file.read_text())
-        curve = [point for point in record["curve"] if "validation_accuracy" in point]
-        times, wrong = [p["seconds"] for p in curve], [100 * (1 - p["validation_accuracy"]) for p in curve]
+        curve = [point for point in record["curve"] if point["epoch"] >= 1]
+        times, wrong = [p["seconds"] for p in curve], [100 * (1 - p["accuracy"]) for p in curve]
         label = f"{row}: test {record['accuracy']:.2%}, ECE {record['ece']:.2%}"
         errors.semilogy(times, wrong, color=color, label=label)
         end = record["curve"][-1]["epoch"]
         nats.semilogy([p["epoch"] / end for p in curve], [max(p["kl"], 0.1) for p in curve], color=color)
-    errors.set(title="Validation error (%)", xlabel="seconds, compilation included")
+    errors.set(
+        title="Error on the images of training, as they are augmented (%)", xlabel="seconds, compilation included"
+    )
     nats.set(title="KL in training (nats)", xlabel="share of the run")
     for axes in (errors, nats):
         axes.spines[["top", "right"]].set_visible(False)
