@@ -1,6 +1,7 @@
 """Files that each version of the format wrote load for ever, and give the same predictions on every machine."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import sdebnn
 from sdebnn.artifacts import KIND as ESTIMATOR_KIND
 from sdebnn.artifacts.models import KIND as MODEL_KIND
+from sdebnn.artifacts.names import ADDED_FIELDS, RENAMED
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
 FOLDER = Path(__file__).parent / "artifacts"
@@ -37,5 +39,15 @@ def test_every_version_is_there(make):
     assert MODEL_KIND.endswith(f"version {make.VERSIONS['model']}")
     now = {f"{version}-{name}" for version, makers in make.FILES.items() for name in makers}
     old = {f"estimator-3-{name}" for name in ("regressor", "gp", "classifier")}
-    old |= {f"model-1-{name}" for name in ("our_net", "mlp", "ensemble")}
+    old |= {f"model-1-{name}" for name in ("our_net", "views", "mlp", "ensemble")}
     assert {path.stem for path in FILES} == now | old
+
+
+def test_no_class_of_a_file_has_changed_without_a_word(make):
+    """A field that was added needs its value in older files, and a class that was renamed its old name."""
+    first, now = json.loads(make.FIELDS.read_text()), make.fields()
+    for name, fields in first.items():
+        name = RENAMED.get(name, name)
+        assert name in now, f"{name} is gone: add it to RENAMED"
+        assert set(now[name]) == set(fields) | set(ADDED_FIELDS.get(name, {})), f"{name}: see ADDED_FIELDS"
+    assert set(now) - set(RENAMED.values()) <= set(first), "run tests/artifacts/make.py, which adds new classes"

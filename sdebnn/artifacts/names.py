@@ -23,7 +23,9 @@ import equinox as eqx
 from sdebnn.checks import shown
 
 RENAMED: dict[str, str] = {}  # old name: new name
-ADDED_FIELDS: dict[str, dict[str, Any]] = {}  # name of a class: its new fields, as they are written in a file
+ADDED_FIELDS: dict[str, dict[str, Any]] = {  # name of a class: its new fields, as they are written in a file
+    "sdebnn.RandomView": {"turn": 0.0, "stretch": 0.0},
+}
 
 PACKAGES = ("baselines", "convolutions", "integrate", "likelihoods", "models", "processes")
 MODULES = ("data.augment", "data.standardise", "fields", "presets", "waves")

@@ -2,8 +2,10 @@
 
 A file is never written again, because it stands for all files of its version that users have. When a format gets a new
 version, its files are added under new names: run ``python tests/artifacts/make.py`` after changing ``VERSIONS``.
+``fields.json`` has the fields of each class as they were when it first appeared.
 """
 
+import json
 from pathlib import Path
 
 import jax
@@ -11,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import sdebnn
+from sdebnn.artifacts.encoding import field_names
+from sdebnn.artifacts.names import known_objects
 
 FOLDER = Path(__file__).parent
+FIELDS = FOLDER / "fields.json"
 VERSIONS = {"estimator": 3, "model": 1}
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
@@ -45,6 +50,12 @@ def our_net():
     return fitted(net, sdebnn.Categorical(), IMAGES, np.arange(6) % 3)
 
 
+def views():
+    small = {"channels": (2,), "blocks": 1, "drift": (1, 2, 1), "compute": "float32"}
+    net = sdebnn.our_net((8, 8, 1), 3, **small, views=sdebnn.data.RandomView(1, flip=True, fill=(7,)), key=KEY)
+    return fitted(net, sdebnn.Categorical(), IMAGES, np.arange(6) % 3)
+
+
 def mlp():
     net = sdebnn.SDEBNN.mlp(2, 1, width=4, augment=1, points=3, candidates=2, solver=GRID, key=KEY)
     return fitted(net, sdebnn.Gaussian(0.1, learn=True), X, Y)
@@ -58,7 +69,7 @@ def ensemble():
 
 FILES = {
     f"estimator-{VERSIONS['estimator']}": {"regressor": regressor, "gp": gaussian_process, "classifier": classifier},
-    f"model-{VERSIONS['model']}": {"our_net": our_net, "mlp": mlp, "ensemble": ensemble},
+    f"model-{VERSIONS['model']}": {"our_net": our_net, "views": views, "mlp": mlp, "ensemble": ensemble},
 }
 
 
@@ -70,7 +81,15 @@ def predictions(thing, x):
     return thing.predict_proba(x) if hasattr(thing, "classes_") else thing.predict(x)
 
 
+def fields():
+    """The fields of every class that a file may name."""
+    found = {name: part for name, part in known_objects().items() if isinstance(part, type)}
+    return {name: sorted(field_names(of)) for name, of in found.items() if name.startswith("sdebnn.")}
+
+
 if __name__ == "__main__":
+    known = json.loads(FIELDS.read_text()) if FIELDS.exists() else {}
+    FIELDS.write_text(json.dumps({**fields(), **known}, indent=1, sort_keys=True) + "\n")  # what is known stays
     for version, makers in FILES.items():
         for name, make in makers.items():
             path = FOLDER / f"{version}-{name}.safetensors"
