@@ -9,6 +9,7 @@ import jax
 import jaxtyping
 import numpy as np
 import pytest
+from hostile import MOST_MEMORY, peak
 
 # The programs of tests run for milliseconds and took seconds to compile: so little optimisation, the older emitters of
 # loops, and no splitting for threads that the workers have not, which together are a third of the work. XLA reads
@@ -80,6 +81,15 @@ def _compiled_in_haste():
     yield
     jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()  # other files compare bits
+
+
+@pytest.fixture
+def bounded():
+    """No more than 500 MB are taken meanwhile."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is that of the process, unless it is set back
+    before = peak()
+    yield
+    assert peak() - before < MOST_MEMORY
 
 
 @pytest.fixture

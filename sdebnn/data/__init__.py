@@ -10,7 +10,7 @@ from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
 from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
 from sdebnn.data.storage import home
-from sdebnn.data.training_inputs import TrainingInputs
+from sdebnn.data.training_inputs import TrainingInputs, UnlikeTrainingWarning
 
 __all__ = [
     "CATALOGUE",
@@ -26,6 +26,7 @@ __all__ = [
     "Source",
     "Standardiser",
     "TrainingInputs",
+    "UnlikeTrainingWarning",
     "as_arrays",
     "as_floats",
     "augment",

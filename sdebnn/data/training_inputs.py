@@ -25,6 +25,10 @@ MAX_ROWS_CHECKED = 2048
 MAX_PIXELS_CHECKED, MAX_IMAGES_CHECKED = 1_000_000, 1000
 
 
+class UnlikeTrainingWarning(UserWarning):
+    """Inputs are far from those of training: their units, or their source, may be others."""
+
+
 class TrainingInputs(NamedTuple):
     """The mean and the spread of each column of the training inputs: of a table, or of the channels of images."""
 
@@ -59,7 +63,7 @@ class TrainingInputs(NamedTuple):
                 continue
             usual = spread <= MAX_SPREAD and (spread >= MIN_SPREAD or not judge_contrast)
             if abs(center) > MAX_MEAN or not (usual or spread < CONSTANT_SPREAD):
-                warnings.warn(self._line(number, center, spread), stacklevel=stacklevel + 1)
+                warnings.warn(self._line(number, center, spread), UnlikeTrainingWarning, stacklevel=stacklevel + 1)
                 return
 
     def _first(self, x: Inputs) -> np.ndarray:

@@ -110,7 +110,7 @@ class GaussianProcess(NamedTuple):
 
     def _conditioned(self, target: int, at: Rows) -> tuple[Column, np.ndarray]:
         """The mean of the function at some rows, and L⁻¹ k(X, at), where A = LLᵀ."""
-        factor = linalg.cholesky(_noisy_kernel(self.log_parameters[target], self.x, self.weight), lower=True)
+        factor = linalg.cholesky(noisy_kernel(self.log_parameters[target], self.x, self.weight), lower=True)
         between = kernel(self.log_parameters[target], self.x, at)
         known = linalg.solve_triangular(factor, between, lower=True)
         return between.T @ linalg.cho_solve((factor, True), self.y[:, target]), known
@@ -136,7 +136,7 @@ def prior_variance(log_parameters: LogParameters, at: Rows) -> Column:
     return math.exp(2 * log_parameters[-3]) + 1 + math.exp(2 * log_parameters[-2]) * (at**2).sum(1)
 
 
-def _noisy_kernel(log_parameters: LogParameters, x: Rows, weight: Column) -> Float[np.ndarray, "row row"]:
+def noisy_kernel(log_parameters: LogParameters, x: Rows, weight: Column) -> Float[np.ndarray, "row row"]:
     """The matrix A."""
     matrix = kernel(log_parameters, x, x)
     matrix[np.diag_indices(len(x))] += math.exp(2 * log_parameters[-1]) / weight + JITTER * math.exp(

@@ -18,10 +18,7 @@ from sdebnn.data.standardise import MAX_STANDARDISED, Standardiser
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.estimators.conformal import conformal_bound
 from sdebnn.estimators.estimator import PREDICTION_STREAM
-from sdebnn.estimators.gaussian_process import (
-    GaussianProcess,
-    _noisy_kernel,  # pyright: ignore[reportPrivateUsage]
-)
+from sdebnn.estimators.gaussian_process import GaussianProcess, noisy_kernel
 from sdebnn.estimators.regressor import NOISES
 from sdebnn.estimators.table import Encoding
 from sdebnn.export.freezing import FrozenDraws
@@ -181,7 +178,7 @@ def _of_process(process: GaussianProcess, z: Array) -> Outputs:
     """The forecast of the standardised target by a Gaussian process, from standardised rows."""
     parameters = process.log_parameters[0]
     length, (scale, trend, noise) = np.exp(parameters[:-3]), np.exp(2 * parameters[-3:])
-    factor = linalg.cholesky(_noisy_kernel(parameters, process.x, process.weight), lower=True)
+    factor = linalg.cholesky(noisy_kernel(parameters, process.x, process.weight), lower=True)
     alpha = linalg.cho_solve((factor, True), process.y[:, 0])
     inverse = linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
 

@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from sdebnn.columns import Columns
+from sdebnn.data import UnlikeTrainingWarning
 from sdebnn.forecasters import Forecaster
 from sdebnn.serve.examples import example_of
 
 GROWTH = 4  # of the sizes to which batches are padded: each size is a program, which takes seconds to compile
-# The application writes its own for each request, from the column ``unlike``: a forecaster counts all rows of a batch.
-SAID_BY_THE_APP = ".*unlike the training data"
 
 
 class Answer(NamedTuple):
@@ -125,7 +124,8 @@ class Batcher:
         padding = [rows[0] if self.example is None else self.example] * (size - len(rows))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", SAID_BY_THE_APP)
+            # The application says so for each request, from the column ``unlike``; this would be about the whole batch.
+            warnings.simplefilter("ignore", UnlikeTrainingWarning)
             inputs = self.forecaster.from_json(rows + padding)
             columns = self.forecaster.forecast(inputs, where="rows", coverage=coverage)
         # Other categories, such as DeprecationWarning, are about the code and not about the rows.

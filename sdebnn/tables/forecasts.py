@@ -7,6 +7,7 @@ import numpy as np
 from sdebnn import metrics
 from sdebnn.checks import shown
 from sdebnn.columns import Columns, of_classes, of_numbers
+from sdebnn.data import UnlikeTrainingWarning
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
@@ -22,7 +23,7 @@ def forecast(model: TableModel, frame: Frame, *, where: str, coverage: float = 0
     """
     x = model.inputs(frame, where=where)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "x is unlike")  # ``inputs`` has said so, and named the column
+        warnings.simplefilter("ignore", UnlikeTrainingWarning)  # ``inputs`` has said so, and named the column
         return _forecast(model, x, coverage)
 
 

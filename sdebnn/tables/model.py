@@ -12,7 +12,7 @@ import numpy as np
 
 from sdebnn.artifacts import load, save
 from sdebnn.checks import check_choice, shown
-from sdebnn.data import Distance
+from sdebnn.data import Distance, UnlikeTrainingWarning
 from sdebnn.estimators import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.records import TEXT, Rule, Rules, broken, check_finite, load_one, number, one_of, save_one
 from sdebnn.tables.columns import ColumnCoder, WordColumn
@@ -64,6 +64,7 @@ class TableModel(NamedTuple):
             warnings.warn(
                 f"{where}: {far} of {len(matrix)} rows are unlike the training data, row {row + 1} most of all, in its "
                 f"column {shown(str(name[of_row.argmax()]))}: check its units, and trust these forecasts less.",
+                UnlikeTrainingWarning,
                 stacklevel=2,
             )
         return matrix
