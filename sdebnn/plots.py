@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from sdebnn.metrics import Numbers, interval
+from sdebnn.metrics import interval
+from sdebnn.metrics.classes import Numbers
 
 try:
     from matplotlib.axes import Axes

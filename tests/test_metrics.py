@@ -1,8 +1,13 @@
+"""Scores of forecasts against scikit-learn, torchmetrics, brute force and their definitions."""
+
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+import sklearn.metrics
+from scipy import special, stats
 
 from sdebnn import metrics
 
@@ -127,3 +132,215 @@ def test_weights_are_repetitions_in_the_nll():
 def test_weights_of_another_length_are_refused():
     with pytest.raises(ValueError, match="weights"):
         metrics.nll(np.zeros((2, 2)), np.ones(3))
+
+
+def forecasts(examples=400, classes=4, draws=5, seed=0):
+    """Probabilities of several draws, and labels that follow a flatter law than they claim."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(1, examples, classes)) + 0.5 * rng.normal(size=(draws, examples, classes))
+    samples = special.softmax(logits, -1)
+    flat = special.softmax(0.6 * logits[0], -1)
+    labels = (flat.cumsum(-1) > rng.uniform(size=(examples, 1))).argmax(-1)
+    return samples, labels
+
+
+def binned_error(p, happened, bins, by_mass):
+    """|frequency - mean probability| in bins, weighted by their counts: a loop over bins."""
+    order = np.argsort(p, kind="stable")
+    if by_mass:
+        groups = np.array_split(order, bins)
+    else:
+        groups = [np.flatnonzero(np.minimum(np.floor(p * bins), bins - 1) == b) for b in range(bins)]
+    return sum(abs(happened[g].sum() - p[g].sum()) for g in groups) / len(p)
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15, 37])
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_calibration_errors_by_brute_force(bins, binning):
+    samples, labels = forecasts()
+    probs = samples.mean(0)
+    correct = (probs.argmax(-1) == labels).astype(float)
+    top = binned_error(probs.max(-1), correct, bins, binning == "mass")
+    assert metrics.ece(samples, labels, bins, binning) == pytest.approx(top, rel=1e-4)
+    each = [binned_error(probs[:, k], (labels == k).astype(float), bins, binning == "mass") for k in range(4)]
+    assert metrics.classwise_ece(samples, labels, bins, binning) == pytest.approx(np.mean(each))
+    curve = metrics.reliability(samples, labels, bins, binning)
+    assert curve.count.sum() == len(labels)
+    by_curve = np.sum(curve.count * np.abs(curve.accuracy - curve.confidence)) / len(labels)
+    assert by_curve == pytest.approx(top, rel=1e-4)
+
+
+def test_calibration_error_agrees_with_torchmetrics():
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("torchmetrics.functional.classification")
+    samples, labels = forecasts(2000)
+    theirs = functional.multiclass_calibration_error(
+        torch.tensor(samples.mean(0)), torch.tensor(labels), num_classes=4, n_bins=15, norm="l1"
+    )
+    assert metrics.ece(samples, labels, 15) == pytest.approx(float(theirs), rel=1e-3)
+
+
+def test_a_class_that_no_example_has_should_have_no_probability():
+    samples = np.array([[[0.5, 0.2, 0.3], [0.2, 0.5, 0.3]]])
+    # 0.5 and 0.2 of classes 0 and 1 are bins of their own; class 2 is said to be 0.3 twice.
+    assert metrics.classwise_ece(samples, np.array([0, 1])) == pytest.approx((0.35 + 0.35 + 0.3) / 3)
+
+
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_the_parts_of_the_brier_score_add_up_to_it(binning):
+    samples, labels = forecasts()
+    parts = metrics.brier_parts(samples, labels, 12, binning)
+    whole = parts.reliability - parts.resolution + parts.uncertainty + parts.within_bins
+    assert whole == pytest.approx(float(metrics.brier(samples, labels)), rel=1e-5)
+    assert parts.uncertainty == pytest.approx(sum(np.mean(labels == k) * np.mean(labels != k) for k in range(4)))
+    # Forecasts of few values, each in a bin of its own: nothing is left inside the bins, and by hand for two classes:
+    p, y = np.repeat([0.15, 0.55, 0.85], [20, 30, 50]), np.r_[np.arange(20) < 5, np.arange(30) < 15, np.arange(50) < 40]
+    parts = metrics.brier_parts(np.stack([1 - p, p], -1)[None], y.astype(int), 10)
+    frequency, base = np.array([0.25, 0.5, 0.8]), 0.6
+    share = np.array([0.2, 0.3, 0.5])
+    assert parts.reliability == pytest.approx(2 * share @ (np.array([0.15, 0.55, 0.85]) - frequency) ** 2)
+    assert parts.resolution == pytest.approx(2 * share @ (frequency - base) ** 2)
+    assert parts.within_bins == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_detection_agrees_with_scikit_learn(ties):
+    rng = np.random.default_rng(0)
+    usual, strange = rng.normal(size=300), rng.normal(1, 1.5, size=170)
+    if ties:
+        usual, strange = np.round(usual, 0), np.round(strange, 0)
+    found = metrics.detection(usual, strange)
+    y, scores = np.r_[np.zeros(300), np.ones(170)], np.r_[usual, strange]
+    assert found.auroc == pytest.approx(sklearn.metrics.roc_auc_score(y, scores))
+    assert found.aupr_strange == pytest.approx(sklearn.metrics.average_precision_score(y, scores))
+    assert found.aupr_usual == pytest.approx(sklearn.metrics.average_precision_score(1 - y, -scores))
+    # Usual ones as the positives, as the literature has it: the first threshold that keeps 95 % of them.
+    passed, kept, _ = sklearn.metrics.roc_curve(1 - y, -scores, drop_intermediate=False)
+    assert found.fpr_at_95 == pytest.approx(passed[np.argmax(kept >= 0.95 - 1e-12)])
+    swapped = metrics.detection(strange, usual)
+    assert swapped.auroc == pytest.approx(1 - found.auroc)
+
+
+def test_risk_and_coverage_by_brute_force():
+    rng = np.random.default_rng(0)
+    uncertainty, wrong = rng.uniform(size=50), rng.uniform(size=50) < 0.3
+    curve = metrics.risk_coverage(uncertainty, wrong)
+    order = np.argsort(uncertainty)
+    risks = [wrong[order[:k]].mean() for k in range(1, 51)]
+    np.testing.assert_allclose(curve.risk, risks)
+    np.testing.assert_allclose(curve.coverage, np.arange(1, 51) / 50)
+    assert curve.area == pytest.approx(np.mean(risks))
+    assert curve.accuracy_at(0.5) == pytest.approx(1 - risks[24])
+    assert curve.accuracy_at(1.0) == pytest.approx(1 - wrong.mean())
+    # Equal uncertainty: the mean over random orders.
+    tied = np.repeat([0.0, 1.0], 25)
+    each = []
+    for _ in range(4000):
+        shuffled = rng.permutation(25)
+        each.append(np.cumsum(np.r_[wrong[:25][shuffled], wrong[25:][shuffled]]) / np.arange(1, 51))
+    error = np.std(each, axis=0) / np.sqrt(4000)
+    assert np.all(np.abs(metrics.risk_coverage(tied, wrong).risk - np.mean(each, axis=0)) <= 5 * error + 1e-9)
+
+
+def test_interval_scores_and_pinball_losses_by_their_definitions():
+    rng = np.random.default_rng(0)
+    y, low = rng.normal(size=(200, 2)), rng.normal(-1, 1, size=(200, 2))
+    high = low + rng.uniform(0, 3, size=(200, 2))
+    by_loop = [
+        (h - a) + (2 / 0.2) * ((a - v) if v < a else (v - h) if v > h else 0.0)
+        for a, h, v in zip(low.ravel(), high.ravel(), y.ravel(), strict=True)
+    ]
+    assert metrics.interval_score(low, high, y, 0.8) == pytest.approx(np.mean(by_loop))
+    levels, quantiles = np.array([0.1, 0.5, 0.9]), rng.normal(size=(3, 200, 2))
+    theirs = [
+        sklearn.metrics.mean_pinball_loss(y, quantiles[i], alpha=level) for i, level in enumerate(levels)
+    ]  # fmt: skip
+    assert metrics.pinball(quantiles, y, levels) == pytest.approx(np.mean(theirs))
+    # The interval score is the mean of two pinball losses, in other units.
+    ends = np.stack([low, high])
+    assert metrics.interval_score(low, high, y, 0.8) == pytest.approx(
+        2 * 2 / 0.2 * metrics.pinball(ends, y, np.array([0.1, 0.9]))
+    )
+
+
+def test_the_pit_of_a_right_forecast_is_uniform_and_ties_do_not_matter():
+    rng = np.random.default_rng(0)
+    samples, y = rng.normal(size=(20, 3000, 1)), rng.normal(size=(3000, 1))
+    assert stats.kstest(metrics.pit(samples, y)[:, 0], "uniform").pvalue > 1e-3
+    counts, seen = rng.poisson(2, size=(20, 3000, 1)).astype(float), rng.poisson(2, size=(3000, 1)).astype(float)
+    assert stats.kstest(metrics.pit(counts, seen)[:, 0], "uniform").pvalue > 1e-3
+    narrow = metrics.pit(samples / 2, y)[:, 0]
+    assert stats.kstest(narrow, "uniform").pvalue < 1e-6
+    np.testing.assert_array_equal(metrics.pit(samples, y, seed=3), metrics.pit(samples, y, seed=3))
+
+
+def test_uncertainty_is_split_into_its_two_parts():
+    samples, _ = forecasts()
+    total, reducible, noise = metrics.entropy_split(samples)
+    np.testing.assert_allclose(total, stats.entropy(samples.mean(0), axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(noise, stats.entropy(samples, axis=-1).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(reducible + noise, total, rtol=1e-5)
+    # The mutual information of the label and the draw, from their joint law.
+    joint = samples / len(samples)
+    product = joint.sum(0, keepdims=True) * joint.sum(-1, keepdims=True)
+    np.testing.assert_allclose(reducible, (joint * np.log(joint / product)).sum((0, 2)), rtol=1e-3, atol=1e-6)
+    certain = np.tile(np.eye(4)[None, :2], (3, 1, 1))
+    assert np.all(np.asarray(metrics.entropy_split(certain)) == 0)
+
+    rng = np.random.default_rng(0)
+    means, stds = rng.normal(size=(6, 3, 1)), rng.uniform(0.5, 2, size=(6, 3, 1))
+    split = metrics.variance_split(means, stds**2)
+    draws = means[rng.integers(6, size=400_000)] + stds[0] * 0  # of the means alone
+    np.testing.assert_allclose(split.reducible, draws.var(0), rtol=0.02)
+    picked = rng.integers(6, size=400_000)
+    y = means[picked] + stds[picked] * rng.normal(size=(400_000, 3, 1))
+    np.testing.assert_allclose(split.total, y.var(0), rtol=0.02)  # relative standard error at most 0.004
+
+
+def test_a_bootstrap_interval_has_the_coverage_that_it_says():
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(200):
+        wrong = rng.uniform(size=120) < 0.3
+        found = metrics.bootstrap(lambda rows, wrong=wrong: wrong[rows].mean(), 120, level=0.9, resamples=200)
+        assert found.value == wrong.mean()
+        covered.append(found.lower <= 0.3 <= found.upper)
+    assert abs(np.mean(covered) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 200) + 0.02  # percentiles of 120 examples are narrow
+    usual, strange = rng.normal(size=80), rng.normal(1, 1, size=60)
+    both = metrics.bootstrap(
+        lambda a, b: metrics.detection(usual[a], strange[b]).auroc, 80, 60, resamples=300, seed=1
+    )  # fmt: skip
+    expected = stats.norm.cdf(1 / np.sqrt(2))
+    assert both.lower < expected < both.upper
+    assert 0.05 < both.upper - both.lower < 0.3  # Hanley and McNeil: a standard error of 0.042
+
+
+BAD = {
+    "no strange examples": (lambda: metrics.detection(np.ones(3), np.ones(0)), "strange has shape (0,)"),
+    "NaN in a score": (lambda: metrics.detection(np.ones(3), np.array([1.0, np.nan])), "strange holds NaN"),
+    "errors of others": (lambda: metrics.risk_coverage(np.ones(3), np.ones(4)), "errors has shape (4,)"),
+    "coverage of none": (lambda: metrics.risk_coverage(np.ones(3), np.ones(3)).accuracy_at(0.0), "coverage=0.0"),
+    "ends in another order": (
+        lambda: metrics.interval_score(np.ones((2, 1)), np.zeros((2, 1)), np.ones((2, 1))), "lower=1 is above upper=0",
+    ),
+    "a level of 95": (lambda: metrics.interval_score(*np.zeros((3, 2, 1)), level=95.0), "level=95.0"),
+    "a level of 1": (
+        lambda: metrics.pinball(np.zeros((1, 2, 1)), np.zeros((2, 1)), np.ones(1)), "level=1.0",
+    ),
+    "binning": (lambda: metrics.ece(*forecasts(), binning="size"), "binning='size'"),  # pyright: ignore
+    "NaN in a forecast": (lambda: metrics.classwise_ece(np.full((1, 2, 2), np.nan), np.zeros(2, int)), "NaN"),
+    "label out of range": (lambda: metrics.brier_parts(forecasts()[0], np.full(400, 4)), "class 4"),
+    "probabilities of 2": (lambda: metrics.reliability(2 * forecasts()[0], forecasts()[1]), "add up to 1"),
+    "no examples to draw": (lambda: metrics.bootstrap(lambda: 0.0), "len(labels)"),
+    "splits of other shapes": (lambda: metrics.variance_split(np.ones((2, 2, 1)), np.ones((2, 3, 1))), "(2, 3, 1)"),
+    "one draw": (lambda: metrics.entropy_split(np.ones((2, 2))), "(draws, examples, classes)"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("_as_a_user")
+@pytest.mark.parametrize("name", BAD)
+def test_what_has_no_score_is_refused_in_words(name):
+    call, words = BAD[name]
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        call()
+    assert "\n" not in str(error.value)

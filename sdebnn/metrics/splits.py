@@ -1,0 +1,41 @@
+"""Uncertainty split into what more data would reduce, and noise that they would not.
+
+class     entropy of the mean = mutual information of label and weights + mean of the entropies
+number    variance            = variance of the means                   + mean of the variances
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.scipy.special import entr
+from jaxtyping import Float
+
+from sdebnn.metrics.classes import ClassSamples, Numbers
+
+
+class Split(NamedTuple):
+    """The uncertainty of every example, ``total = reducible + noise``: in nats, or in squared units of y."""
+
+    total: Float[Numbers, "..."]
+    reducible: Float[Numbers, "..."]
+    noise: Float[Numbers, "..."]
+
+
+def entropy_split(samples: ClassSamples) -> Split:
+    """The entropy of the forecast of every example in nats; samples are probabilities."""
+    if samples.ndim != 3 or samples.size == 0:
+        raise ValueError(f"samples have shape {samples.shape}: pass (draws, examples, classes).")
+    total, noise = entr(samples.mean(0)).sum(-1), entr(jnp.asarray(samples)).sum(-1).mean(0)
+    return Split(total, jnp.maximum(total - noise, 0), jnp.minimum(noise, total))
+
+
+def variance_split(
+    means: Float[Numbers, "draw example target"], variances: Float[Numbers, "draw example target"]
+) -> Split:
+    """The variance of the forecast of every target, from the mean and the variance of y under each draw."""
+    if means.shape != variances.shape or means.ndim != 3 or means.size == 0:
+        raise ValueError(
+            f"means have shape {means.shape} and variances {variances.shape}: pass (draws, examples, targets) for both."
+        )
+    reducible, noise = means.var(0), variances.mean(0)
+    return Split(reducible + noise, reducible, noise)
