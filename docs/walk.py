@@ -30,6 +30,8 @@ LAYERS = {
         "calibration": 6,
         "waves": 7,
         "columns": 8,
+        "outcomes": 9,
+        "corruptions": 10,
     },
     "models": {"nets": 0, "models": 1, "contract": 2, "integrate": 3, "baselines": 4, "nn": 5},
     "use": {"train": 1.6, "prediction": 4, "description": 5},

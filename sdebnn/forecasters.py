@@ -158,10 +158,8 @@ class NetForecaster(NamedTuple):
         unlike = self.distance.to(features(x))
         if self.about.classes is not None:
             proba = np.asarray(self.likelihood.center(samples), np.float64)
-            mean = proba.mean(0)
-            noise = _entropy(proba).mean(0)
-            reducible = np.maximum(_entropy(mean) - noise, 0.0)
-            return of_classes(self.target, self.about.classes, mean, reducible, noise, unlike)
+            _, reducible, noise = metrics.entropy_split(proba)
+            return of_classes(self.target, self.about.classes, proba.mean(0), reducible, noise, unlike)
         centers, variances = (
             np.asarray(of(samples), np.float64) for of in (self.likelihood.center, self.likelihood.variance)
         )
@@ -231,10 +229,6 @@ class NetForecaster(NamedTuple):
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise ValueError(f"{where} holds NaN or infinite values: remove or impute them.")
         return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
-
-
-def _entropy(proba: np.ndarray) -> np.ndarray:
-    return -(proba * np.log(np.maximum(proba, 1e-300))).sum(-1)
 
 
 def _check_nested(where: str, value: Any, shape: tuple[int, ...]) -> None:

@@ -165,8 +165,8 @@ def test_calibration_errors_by_brute_force(bins, binning):
     each = [binned_error(probs[:, k], (labels == k).astype(float), bins, binning == "mass") for k in range(4)]
     assert metrics.classwise_ece(samples, labels, bins, binning) == pytest.approx(np.mean(each))
     curve = metrics.reliability(samples, labels, bins, binning)
-    assert curve.count.sum() == len(labels)
-    by_curve = np.sum(curve.count * np.abs(curve.accuracy - curve.confidence)) / len(labels)
+    assert curve.examples.sum() == len(labels)
+    by_curve = np.sum(curve.examples * np.abs(curve.accuracy - curve.confidence)) / len(labels)
     assert by_curve == pytest.approx(top, rel=1e-4)
 
 

@@ -13,7 +13,8 @@ import sdebnn
 ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
-    "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "data", "integrate",
+    "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
+    "corruptions", "integrate",
     "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train", "presets", "compare",
     "runs", "estimators", "artifacts", "tables", "forecasters", "export", "serve", "plots", "verify", "cli",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from sdebnn.estimators.conformal import check_level, conformal_bound
 from sdebnn.estimators.estimator import Estimator, LearningTask, Uncertainty
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import Categorical
+from sdebnn.metrics import entropy_split
 
 
 class ClassForecast(NamedTuple):
@@ -129,8 +130,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         for outputs in self._outputs(self._checked(X)):
             each = special.softmax(outputs, axis=-1)
             mean = each.mean(0) / each.mean(0).sum(1, keepdims=True)
-            noise = special.entr(each).sum(-1).mean(0)
-            parts.append((mean, np.maximum(special.entr(mean).sum(-1) - noise, 0), noise))
+            parts.append((mean, *entropy_split(each)[1:]))
         proba, reducible, noise = map(np.concatenate, zip(*parts, strict=True))
         return ClassForecast(proba, Uncertainty(reducible, noise))
 

@@ -132,7 +132,7 @@ def classwise_ece(samples: ClassSamples, labels: Labels, bins: int = 10, binning
 class Reliability(NamedTuple):
     """For each bin that has examples: how many, their mean confidence, and how often they were right."""
 
-    count: Int[np.ndarray, " bin"]
+    examples: Int[np.ndarray, " bin"]
     confidence: Float[np.ndarray, " bin"]
     accuracy: Float[np.ndarray, " bin"]
 

@@ -6,8 +6,7 @@ number    variance            = variance of the means                   + mean o
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jax.scipy.special import entr
+import numpy as np
 from jaxtyping import Float
 
 from sdebnn.metrics.classes import ClassSamples, Numbers
@@ -16,17 +15,18 @@ from sdebnn.metrics.classes import ClassSamples, Numbers
 class Split(NamedTuple):
     """The uncertainty of every example, ``total = reducible + noise``: in nats, or in squared units of y."""
 
-    total: Float[Numbers, "..."]
-    reducible: Float[Numbers, "..."]
-    noise: Float[Numbers, "..."]
+    total: Float[np.ndarray, "..."]
+    reducible: Float[np.ndarray, "..."]
+    noise: Float[np.ndarray, "..."]
 
 
 def entropy_split(samples: ClassSamples) -> Split:
     """The entropy of the forecast of every example in nats; samples are probabilities."""
     if samples.ndim != 3 or samples.size == 0:
         raise ValueError(f"samples have shape {samples.shape}: pass (draws, examples, classes).")
-    total, noise = entr(samples.mean(0)).sum(-1), entr(jnp.asarray(samples)).sum(-1).mean(0)
-    return Split(total, jnp.maximum(total - noise, 0), jnp.minimum(noise, total))
+    each = np.asarray(samples, float)
+    total, noise = _entropy(each.mean(0)), _entropy(each).mean(0)
+    return Split(total, np.maximum(total - noise, 0), np.minimum(noise, total))
 
 
 def variance_split(
@@ -37,5 +37,9 @@ def variance_split(
         raise ValueError(
             f"means have shape {means.shape} and variances {variances.shape}: pass (draws, examples, targets) for both."
         )
-    reducible, noise = means.var(0), variances.mean(0)
+    reducible, noise = np.asarray(means, float).var(0), np.asarray(variances, float).mean(0)
     return Split(reducible + noise, reducible, noise)
+
+
+def _entropy(probs: Float[np.ndarray, "*lead class"]) -> Float[np.ndarray, "*lead"]:
+    return -(probs * np.log(np.maximum(probs, 1e-300))).sum(-1)

@@ -69,11 +69,13 @@ def coverage(
     return jnp.mean((low <= y) & (y <= high))
 
 
-def crps(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> Float[Array, ""]:
-    """Continuous ranked probability score in the units of y; samples are draws of y itself, and lower is better.
+def crps(samples: TargetSamples, y: Targets) -> Float[Array, ""]:
+    """Continuous ranked probability score in the units of y; samples are draws of y itself, and lower is better."""
+    return jnp.mean(crps_of_each(samples, y))
 
-    E|Y - y| - ½ E|Y - Y'|, where the second mean is over all pairs of different draws.
-    """
+
+def crps_of_each(samples: TargetSamples, y: Targets) -> Float[Array, "example target"]:
+    """The score of every target: E|Y - y| - ½ E|Y - Y'|, where the second mean is over all pairs of different draws."""
     _check_regression(samples, y)
     draws = samples.shape[0]
     if draws < 2:
@@ -81,7 +83,7 @@ def crps(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "exam
     # Σ_ij |Y_i - Y_j| = 2 Σ_i (2i - n + 1) Y_(i), for draws in ascending order, i from 0.
     ranks = jnp.arange(draws)[:, None, None]
     pairs = jnp.sum((2 * ranks - draws + 1) * jnp.sort(samples, axis=0), axis=0) / (draws * (draws - 1))
-    return jnp.mean(jnp.mean(jnp.abs(samples - y), axis=0) - pairs)
+    return jnp.mean(jnp.abs(samples - y), axis=0) - pairs
 
 
 def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.95) -> float:

@@ -1,0 +1,185 @@
+"""Forecasts beside what came true: all that the scores, the plots and the report of a model need.
+
+A run keeps them in RUN/outcomes.safetensors, so that it can be judged without its data.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sdebnn import metrics
+from sdebnn.checks import shown
+from sdebnn.likelihoods import AbstractLikelihood, Categorical
+from sdebnn.metrics import Estimate
+from sdebnn.records import Rule, Rules, broken, check_finite, load_one, save_one
+
+OUTCOMES_FILE = "outcomes.safetensors"
+KIND = "forecasts and outcomes, version 1"
+BINS = 15
+RESAMPLES = 200
+TARGETS = 200  # at least so many draws of y
+RULES: Rules = {
+    "names": Rule(
+        "a list of names", lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value)
+    ),
+}
+
+
+class ClassOutcomes(NamedTuple):
+    """The probabilities of each draw, and the label of every example as the number of its class."""
+
+    samples: Float[np.ndarray, "draw example class"]
+    labels: Int[np.ndarray, " example"]
+    names: tuple[str, ...]  # of the classes
+
+    @property
+    def probs(self) -> Float[np.ndarray, "example class"]:
+        """The averaged forecast."""
+        mean = np.asarray(self.samples, float).mean(0)
+        return mean / mean.sum(-1, keepdims=True)
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """Whether the most probable class is another one than the label."""
+        return self.probs.argmax(-1) != self.labels
+
+    def scores(self, resamples: int = RESAMPLES) -> dict[str, Estimate]:
+        """The scores of the averaged forecast, each with its bootstrap interval over the examples."""
+        probs, labels = self.probs, self.labels
+        nll = -np.log(np.maximum(probs[np.arange(len(labels)), labels], 1e-300))
+        total, reducible, _ = metrics.entropy_split(self.samples)
+        wrong = self.wrong
+
+        def calibration(**how: Any) -> Any:
+            return lambda rows: metrics.ece(probs[None, rows], labels[rows], **how)
+
+        found = {
+            "accuracy": lambda rows: 1 - wrong[rows].mean(),
+            "nll": lambda rows: nll[rows].mean(),
+            "brier": lambda rows: metrics.brier(probs[None, rows], labels[rows]),
+            "ece10": calibration(bins=10),
+            "ece15": calibration(bins=BINS),
+            "ece15_mass": calibration(bins=BINS, binning="mass"),
+            "classwise_ece15": lambda rows: metrics.classwise_ece(probs[None, rows], labels[rows], BINS),
+            "aurc": lambda rows: metrics.risk_coverage(total[rows], wrong[rows]).area,
+            "accuracy_of_90": lambda rows: metrics.risk_coverage(total[rows], wrong[rows]).accuracy_at(0.9),
+            "entropy": lambda rows: total[rows].mean(),
+            "entropy_reducible": lambda rows: reducible[rows].mean(),
+        }
+        scores = _estimates(found, len(labels), resamples)
+        if wrong.any() and not wrong.all():
+            scores["auroc_of_mistakes"] = metrics.bootstrap(
+                lambda right, mistaken: metrics.detection(total[~wrong][right], total[wrong][mistaken]).auroc,
+                int((~wrong).sum()), int(wrong.sum()), resamples=resamples,
+            )  # fmt: skip
+        return scores
+
+
+class NumberOutcomes(NamedTuple):
+    """The mean and the variance of y under each draw, draws of y itself, its log density in nats, and y."""
+
+    mean: Float[np.ndarray, "draw example target"]
+    variance: Float[np.ndarray, "draw example target"]
+    targets: Float[np.ndarray, "sample example target"]
+    log_prob: Float[np.ndarray, " example"]
+    y: Float[np.ndarray, "example target"]
+    names: tuple[str, ...]  # of the targets
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of central intervals, "example target"."""
+        low, high = metrics.interval(self.targets, level)
+        return np.asarray(low), np.asarray(high)
+
+    def scores(self, resamples: int = RESAMPLES) -> dict[str, Estimate]:
+        """The scores of the forecast, each with its bootstrap interval over the examples."""
+        mean, (low, high), y = self.mean.mean(0), self.interval(), self.y
+        total, reducible, _ = metrics.variance_split(self.mean, self.variance)
+        inside = (low <= y) & (y <= high)
+        crps = np.asarray(metrics.crps_of_each(self.targets, y))
+        found = {
+            "rmse": lambda rows: np.sqrt(np.mean((mean[rows] - y[rows]) ** 2)),
+            "nll": lambda rows: -self.log_prob[rows].mean(),
+            "crps": lambda rows: crps[rows].mean(),
+            "coverage_95": lambda rows: inside[rows].mean(),
+            "width_95": lambda rows: (high - low)[rows].mean(),
+            "interval_score_95": lambda rows: metrics.interval_score(low[rows], high[rows], y[rows]),
+            "std": lambda rows: np.sqrt(total[rows].mean()),
+            "std_reducible": lambda rows: np.sqrt(reducible[rows].mean()),
+        }
+        return _estimates(found, len(y), resamples)
+
+
+Outcomes = ClassOutcomes | NumberOutcomes
+
+
+def outcomes_of(
+    likelihood: AbstractLikelihood,
+    samples: Float[Array, "draw example output"],
+    y: Array,
+    names: Sequence[str] | None = None,
+    *,
+    key: PRNGKeyArray,
+) -> Outcomes:
+    """The outcomes of what ``predict`` returned. ``names`` are those of the classes, or of the targets."""
+    center = np.asarray(likelihood.center(samples))
+    if isinstance(likelihood, Categorical):
+        names = [str(i) for i in range(center.shape[-1])] if names is None else names
+        return ClassOutcomes(center, np.asarray(y), tuple(names))
+    names = names or (["y"] if center.shape[-1] == 1 else [f"y{i + 1}" for i in range(center.shape[-1])])
+    keys = jax.random.split(key, -(-TARGETS // len(center)))
+    targets = np.concatenate([np.asarray(likelihood.sample(samples, key=each)) for each in keys])
+    log_prob = logsumexp(jnp.asarray(likelihood.log_prob(samples, y)), axis=0) - np.log(len(center))
+    return NumberOutcomes(
+        center, np.asarray(likelihood.variance(samples)), targets, np.asarray(log_prob), np.asarray(y, center.dtype),
+        tuple(names),
+    )  # fmt: skip
+
+
+def save_outcomes(folder: Path, outcomes: Outcomes) -> None:
+    """Write them into the folder of a run."""
+    arrays = {name: array for name, array in outcomes._asdict().items() if name != "names"}
+    floats = {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in arrays.items()}
+    save_one(folder / OUTCOMES_FILE, floats, KIND, {"names": list(outcomes.names)})
+
+
+def load_outcomes(folder: Path) -> Outcomes:
+    """What ``save_outcomes`` wrote."""
+    path = folder / OUTCOMES_FILE
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no {OUTCOMES_FILE}: train it to its end, or run sdebnn evaluate on it.")
+    arrays, facts = load_one(path, KIND, RULES)
+    check_finite(path, {name: array for name, array in arrays.items() if array.dtype.kind == "f"})
+    names = tuple(facts["names"])
+    for kind in (ClassOutcomes, NumberOutcomes):
+        if set(arrays) == set(kind._fields) - {"names"}:
+            made = kind(**arrays, names=names)
+            wrong = _misfit(made)
+            if wrong is not None:
+                raise broken(path, f"holds arrays that do not fit together ({wrong})")
+            return made
+    raise broken(path, f"holds {shown(sorted(arrays))}, which are no outcomes")
+
+
+def _misfit(made: Outcomes) -> str | None:
+    """What does not fit together; None if all does."""
+    if isinstance(made, ClassOutcomes):
+        draws, examples, classes = made.samples.shape if made.samples.ndim == 3 else (0, 0, 0)
+        if not draws * examples * classes or made.labels.shape != (examples,) or classes != len(made.names):
+            return f"{made.samples.shape} and {made.labels.shape} for {len(made.names)} classes"
+        if made.labels.dtype.kind not in "iu" or made.labels.min() < 0 or made.labels.max() >= classes:
+            return "labels beyond the classes"
+        return None
+    shapes = {array.shape[1:] for array in (made.mean, made.variance, made.targets)} | {made.y.shape}
+    if len(shapes) != 1 or made.y.ndim != 2 or not made.y.size or made.log_prob.shape != made.y.shape[:1]:
+        return "their shapes differ"
+    return None if made.y.shape[1] == len(made.names) else f"{made.y.shape[1]} targets, {len(made.names)} names"
+
+
+def _estimates(scores: dict[str, Any], examples: int, resamples: int) -> dict[str, Estimate]:
+    return {name: metrics.bootstrap(score, examples, resamples=resamples) for name, score in scores.items()}
