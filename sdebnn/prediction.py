@@ -175,6 +175,34 @@ def evaluate(
     ``evaluations`` is how often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``. Every row
     counts once, also under ``Weighted``. With one draw, the interval is that of the likelihood's noise around it.
     """
+    return evaluation(
+        model, likelihood, x, y, draws=draws, key=key, batch_size=batch_size, draws_at_once=draws_at_once, steps=steps,
+        rtol=rtol,
+    ).scores  # fmt: skip
+
+
+class Evaluation(NamedTuple):
+    """The scores of ``evaluate``, and the samples and targets that they are of."""
+
+    scores: dict[str, float]
+    samples: Samples
+    y: Array
+
+
+def evaluation(
+    model: AbstractModel,
+    likelihood: AbstractLikelihood,
+    x: object,
+    y: object,
+    *,
+    draws: int,
+    key: PRNGKeyArray,
+    batch_size: int = 1000,
+    draws_at_once: int = DRAWS_AT_ONCE,
+    steps: int | None = None,
+    rtol: float | None = None,
+) -> Evaluation:
+    """What ``evaluate`` computes, with the samples."""
     check_key(key)
     x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
@@ -190,7 +218,7 @@ def evaluate(
         "evaluations": jnp.mean(jnp.asarray(solutions.evaluations)),
         **likelihood.scores(samples, y, key=noise_key),
     }
-    return {name: float(value) for name, value in scores.items()}
+    return Evaluation({name: float(value) for name, value in scores.items()}, samples, jnp.asarray(y))
 
 
 def _warn_of_other_pixels(model: AbstractModel, x: Inputs) -> None:

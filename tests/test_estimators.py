@@ -51,6 +51,19 @@ def test_a_forecast_holds_what_the_other_methods_return_and_splits_the_uncertain
     refused(lambda: regressor.forecast(x, coverage=1.0), "coverage")
 
 
+def test_outcomes_have_the_scores_of_the_forecast(regressor, classifier, line):
+    x, y = (part[:60] for part in line)
+    found, forecast = regressor.outcomes(x, y), regressor.forecast(x)
+    np.testing.assert_allclose(found.mean.mean(0)[:, 0], forecast.mean)
+    np.testing.assert_allclose(found.mean.std(0)[:, 0], forecast.uncertainty.reducible)
+    np.testing.assert_allclose(np.sqrt(found.variance.mean(0))[:, 0], forecast.uncertainty.noise)
+    np.testing.assert_allclose(found.log_prob, regressor.log_prob(x, y))
+    x, y = load_iris(return_X_y=True)
+    found = classifier.outcomes(x, classifier.classes_[y])
+    np.testing.assert_allclose(found.probs, classifier.predict_proba(x))
+    np.testing.assert_array_equal(found.labels, y)
+
+
 def test_samples_of_y_follow_the_forecast(regressor):
     x = np.array([[-1.0, 0.0], [1.0, 1.0]])
     mean, std = regressor.predict(x, return_std=True)

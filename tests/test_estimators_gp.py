@@ -131,6 +131,10 @@ def test_all_forecasts_of_the_process_are_of_one_normal_law(process, smooth):
     np.testing.assert_array_equal([*found[:2], *found.interval], [mean, std, *process.predict_interval(x, 0.8)])
     np.testing.assert_allclose(np.hypot(*found.uncertainty), std)
     assert np.ptp(found.uncertainty.noise) == 0  # the same for all rows
+    outcomes = process.outcomes(x, y)
+    np.testing.assert_allclose(outcomes.mean.mean(0)[:, 0], mean)
+    np.testing.assert_allclose(outcomes.mean.std(0)[:, 0], found.uncertainty.reducible, atol=1e-9)
+    np.testing.assert_allclose(np.sqrt(outcomes.variance.mean(0))[:, 0], found.uncertainty.noise)
 
 
 @pytest.mark.slow

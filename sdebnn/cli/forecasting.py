@@ -38,7 +38,7 @@ def evaluate(
         else:
             made, model, likelihood = runs.open_run(run, best=best)
             part = runs.scored_part(run, made.settings)
-            scores = runs.score(made, part, model, likelihood, draws, steps)
+            scores = runs.score(made, part, model, likelihood, draws, steps).scores
             scores = {**scores, "draws": runs.draws_of(made, draws)}
     print_result(scores, as_json)
 

@@ -17,6 +17,7 @@ from sdebnn.estimators.estimator import Estimator, LearningTask, Uncertainty
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import Categorical
 from sdebnn.metrics import entropy_split
+from sdebnn.outcomes import ClassOutcomes
 
 
 class ClassForecast(NamedTuple):
@@ -134,6 +135,12 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         proba, reducible, noise = map(np.concatenate, zip(*parts, strict=True))
         return ClassForecast(proba, Uncertainty(reducible, noise))
 
+    def outcomes(self, X: ArrayLike, y: ArrayLike) -> ClassOutcomes:
+        """The forecast of every row beside its label, from which scores and plots are made."""
+        labels = self._known_labels(X, y)
+        samples = np.concatenate([special.softmax(outputs, -1) for outputs in self._outputs(self._checked(X))], axis=1)
+        return ClassOutcomes(samples, labels, tuple(map(str, self.classes_)))
+
     def predict_set(self, X: ArrayLike, coverage: float = 0.95) -> np.ndarray:
         """A set of classes that contains the true one with probability ``coverage``, as booleans "row class".
 
@@ -164,7 +171,11 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
 
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """The log probability, in nats, of the label of every row."""
-        log_proba = self.predict_log_proba(X)
+        labels = self._known_labels(X, y)
+        return self.predict_log_proba(X)[np.arange(len(labels)), labels]
+
+    def _known_labels(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """The number of the class of every row."""
         labels = np.asarray(column_or_1d(y))
         check_consistent_length(X, labels)
         unknown = np.setdiff1d(labels, self.classes_)
@@ -173,7 +184,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
             raise ValueError(
                 f"y holds {shown(unknown.tolist()[0])}, which is not one of the fitted classes: pass {known}."
             )
-        return log_proba[np.arange(len(labels)), np.searchsorted(self.classes_, labels)]
+        return np.searchsorted(self.classes_, labels)
 
     def _scores(self, table: Table) -> np.ndarray:
         """1 minus the probability of the true class of each row, ascending."""

@@ -25,6 +25,7 @@ from sdebnn.estimators.forecast import Forecast, StandardLaw
 from sdebnn.estimators.gaussian_process import MAX_ROWS, GaussianProcess
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import AbstractLocationScale, Gaussian, Laplace, StudentT
+from sdebnn.outcomes import TARGETS, NumberOutcomes
 
 FamilyName = Literal["auto", "ensemble", "gp"]
 NoiseName = Literal["gaussian", "laplace", "student"]
@@ -32,6 +33,7 @@ NoiseName = Literal["gaussian", "laplace", "student"]
 # the held-out rows took part in the choice of the hyperparameters.
 MIN_GAIN = 0.05
 STUDENT_DF = 5.0  # degrees of freedom
+FUNCTIONS = 32  # that represent a Gaussian process in outcomes
 NOISES = {
     "gaussian": (Gaussian(None), stats.norm()),
     "laplace": (Laplace(None), stats.laplace()),
@@ -269,6 +271,27 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             parts.append(forecast.log_prob(targets))
             first += rows
         return np.concatenate(parts)
+
+    def outcomes(self, X: ArrayLike, y: ArrayLike) -> NumberOutcomes:
+        """The forecast of every row beside its target, from which scores and plots are made.
+
+        A Gaussian process is represented by functions at the quantiles of its law at every row.
+        """
+        x, known = self._checked(X), check_array(y, ensure_2d=False, dtype="numeric").astype(np.float64)
+        check_consistent_length(x, known)
+        random, parts = np.random.RandomState(0), []
+        for forecast in self._forecasts(x):
+            mean, variance = forecast.location, forecast.law.var() * forecast.scale**2
+            if self.gp_ is not None:
+                noise = (self.y_scaling_.spread * self.gp_.noise) ** 2 * np.ones_like(variance)
+                z = stats.norm.ppf((np.arange(FUNCTIONS) + 0.5) / FUNCTIONS)[:, None, None]
+                mean = mean + np.sqrt(np.maximum(variance - noise, 0)) * z / z.std()
+                variance = np.repeat(noise, FUNCTIONS, axis=0)
+            repeats = -(-TARGETS // len(forecast.location))
+            parts.append((mean, variance, np.concatenate([forecast.sample(random) for _ in range(repeats)])))
+        mean, variance, targets = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        names = ("y",) if self.flat_ else tuple(f"y{i + 1}" for i in range(mean.shape[-1]))
+        return NumberOutcomes(mean, variance, targets, self.log_prob(X, y), known.reshape(len(known), -1), names)
 
     def _forecasts(
         self, x: np.ndarray, draws: int | None = None, random: np.random.RandomState | None = None

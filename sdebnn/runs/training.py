@@ -6,6 +6,7 @@ RUN/metrics.jsonl       the training log             RUN/checkpoints/       the 
 RUN/member-1/ ...       the same of the other members of a mixture
 RUN/more-1/ ...         the same of a training that went on after the end of the first
 RUN/result.json         the scores of the trained model on the test part, and its bound on the training part
+RUN/outcomes.safetensors   its forecasts of the test part, beside what came true
 """
 
 import json
@@ -26,7 +27,8 @@ from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import blocks
-from sdebnn.prediction import evaluate
+from sdebnn.outcomes import Outcomes, outcomes_of, save_outcomes
+from sdebnn.prediction import Evaluation, evaluate, evaluation
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
 from sdebnn.runs.run import Run, make, stage_folder, trained
@@ -113,8 +115,9 @@ def train(
         whole.hold()  # the folder may have been deleted meanwhile
         place.hold()
         folders = [folder for number in range(len(stages)) for folder in run.folders(out, number)]
+        found = score(run, data.test, fitted.model, fitted.likelihood, draws)
         result = {
-            **score(run, data.test, fitted.model, fitted.likelihood, draws),
+            **found.scores,
             "elbo": _bound(run, fitted.model, fitted.likelihood, part),
             "settings": settings._asdict(),
             "draws": draws,
@@ -128,6 +131,7 @@ def train(
             "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
         }
         whole.hold()  # scoring may take long, and the folder may have been deleted meanwhile
+        save_outcomes(out, outcomes(run, fitted.likelihood, found))
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 
@@ -174,13 +178,19 @@ def score(
     likelihood: AbstractLikelihood,
     draws: int | None,
     steps: int | None = None,
-) -> dict[str, float]:
+) -> Evaluation:
     """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
-    return evaluate(
+    return evaluation(
         model, likelihood, *part, draws=draws_of(run, draws),
         key=jax.random.fold_in(jax.random.key(run.settings.seed), 2), draws_at_once=run.preset.draws_at_once,
         steps=steps,
     )  # fmt: skip
+
+
+def outcomes(run: Run, likelihood: AbstractLikelihood, found: Evaluation) -> Outcomes:
+    """What was said beside what came true."""
+    key = jax.random.fold_in(jax.random.key(run.settings.seed), 4)
+    return outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
 
 
 def scored_part(out: Path, settings: Settings) -> Part:

@@ -9,6 +9,7 @@ from sdebnn.checks import shown
 from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.data import UnlikeTrainingWarning
 from sdebnn.estimators import SDEBNNRegressor
+from sdebnn.outcomes import NumberOutcomes, Outcomes
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
 
@@ -36,23 +37,19 @@ def _forecast(model: TableModel, x: np.ndarray, coverage: float) -> Columns:
     return of_classes(model.target, estimator.classes_, proba, *uncertainty, unlike)
 
 
+def table_outcomes(model: TableModel, frame: Frame, *, where: str) -> Outcomes:
+    """The forecast of rows whose target is known, beside the target."""
+    frame, y = _known(model, frame, where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnlikeTrainingWarning)  # the scores of the same rows say so
+        found = model.estimator.outcomes(model.inputs(frame, where=where), y)
+    return found._replace(names=(model.target,)) if isinstance(found, NumberOutcomes) else found
+
+
 def table_scores(model: TableModel, frame: Frame, *, where: str) -> dict[str, float]:
     """The scores of the forecast of rows whose target is known."""
-    frame = known_rows(frame, model.target, where=where)
-    task_of(model.target, frame.columns[model.target], model.task)  # refuses words where numbers are needed
-    y, estimator = targets_of(frame.columns[model.target], model.task), model.estimator
-    if not isinstance(estimator, SDEBNNRegressor):
-        known = np.isin(y, estimator.classes_)
-        if not known.all():
-            warnings.warn(
-                f"{where}: {int((~known).sum())} rows of classes that training did not know, such as "
-                f"{shown(str(y[~known][0]))}, are left out.",
-                stacklevel=2,
-            )
-            if not known.any():
-                raise ValueError(f"{where} holds no row of a class that training knew: {shown(estimator.classes_)}.")
-            frame, y = frame.at(known), y[known]
-    x = model.inputs(frame, where=where)
+    frame, y = _known(model, frame, where)
+    x, estimator = model.inputs(frame, where=where), model.estimator
     nll = -float(np.mean(estimator.log_prob(x, y)))
     if isinstance(estimator, SDEBNNRegressor):
         mean, (lower, upper) = np.asarray(estimator.predict(x)), estimator.predict_interval(x, 0.95)
@@ -63,3 +60,22 @@ def table_scores(model: TableModel, frame: Frame, *, where: str) -> dict[str, fl
     labels = np.searchsorted(estimator.classes_, y)
     found = {"accuracy": metrics.accuracy, "ece": metrics.ece, "brier": metrics.brier}
     return {"nll": nll, **{name: float(score(proba, labels)) for name, score in found.items()}, "rows": len(y)}
+
+
+def _known(model: TableModel, frame: Frame, where: str) -> tuple[Frame, np.ndarray]:
+    """The rows whose target is known, and of a class that training knew; and their targets."""
+    frame = known_rows(frame, model.target, where=where)
+    task_of(model.target, frame.columns[model.target], model.task)  # refuses words where numbers are needed
+    y, estimator = targets_of(frame.columns[model.target], model.task), model.estimator
+    if isinstance(estimator, SDEBNNRegressor):
+        return frame, y
+    known = np.isin(y, estimator.classes_)
+    if not known.any():
+        raise ValueError(f"{where} holds no row of a class that training knew: {shown(estimator.classes_)}.")
+    if not known.all():
+        warnings.warn(
+            f"{where}: {int((~known).sum())} rows of classes that training did not know, such as "
+            f"{shown(str(y[~known][0]))}, are left out.",
+            stacklevel=2,
+        )
+    return frame.at(known), y[known]

@@ -3,6 +3,7 @@
 RUN/run.json           the settings, and the versions that made it
 RUN/model.safetensors, RUN/inputs.safetensors    the estimator, and the columns that it takes (``model.py``)
 RUN/result.json        its scores on the rows that were kept for the test
+RUN/outcomes.safetensors    its forecasts of these rows, beside what came true
 """
 
 import json
@@ -21,6 +22,7 @@ from sdebnn.columns import NAMES
 from sdebnn.data.storage import file_md5
 from sdebnn.estimators import SDEBNNRegressor
 from sdebnn.files import FolderLock, write_whole
+from sdebnn.outcomes import OUTCOMES_FILE, save_outcomes
 from sdebnn.records import (
     OBJECT,
     TEXT,
@@ -33,7 +35,7 @@ from sdebnn.records import (
     record_bytes,
     whole,
 )
-from sdebnn.tables.forecasts import forecast, table_scores
+from sdebnn.tables.forecasts import forecast, table_outcomes, table_scores
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.kind import KIND
 from sdebnn.tables.model import (
@@ -52,7 +54,7 @@ __all__ = [
 ]  # fmt: skip
 SEEDS = 2**31
 SCORES = ("nll", "rmse", "coverage_95", "accuracy", "ece", "brier", "test_rows")
-FILES = ("run.json", "result.json", MODEL_FILE, INPUTS_FILE)
+FILES = ("run.json", "result.json", MODEL_FILE, INPUTS_FILE, OUTCOMES_FILE)
 RULES: Rules = {
     "digest": TEXT,
     "data": TEXT,
@@ -180,6 +182,8 @@ def _trained(
     }  # fmt: skip
     lock.hold()  # the folder may have been deleted meanwhile
     model.save(out)
+    if test is not None:
+        save_outcomes(out, table_outcomes(model, test, where=where))
     write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     # Last, because a folder with it holds a whole run.
     write_whole(out / "run.json", record_bytes(KIND, {**facts, "asked": _asked(settings)}))
