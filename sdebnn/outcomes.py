@@ -37,6 +37,7 @@ class ClassOutcomes(NamedTuple):
     samples: Float[np.ndarray, "draw example class"]
     labels: Int[np.ndarray, " example"]
     names: tuple[str, ...]  # of the classes
+    unlike: Float[np.ndarray, " example"] | None = None  # how far each example is from those of training
 
     @property
     def probs(self) -> Float[np.ndarray, "example class"]:
@@ -90,6 +91,7 @@ class NumberOutcomes(NamedTuple):
     log_prob: Float[np.ndarray, " example"]
     y: Float[np.ndarray, "example target"]
     names: tuple[str, ...]  # of the targets
+    unlike: Float[np.ndarray, " example"] | None = None  # how far each example is from those of training
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """The ends of central intervals, "example target"."""
@@ -143,7 +145,7 @@ def outcomes_of(
 
 def save_outcomes(folder: Path, outcomes: Outcomes) -> None:
     """Write them into the folder of a run."""
-    arrays = {name: array for name, array in outcomes._asdict().items() if name != "names"}
+    arrays = {name: array for name, array in outcomes._asdict().items() if isinstance(array, np.ndarray)}
     floats = {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in arrays.items()}
     save_one(folder / OUTCOMES_FILE, floats, KIND, {"names": list(outcomes.names)})
 
@@ -157,7 +159,7 @@ def load_outcomes(folder: Path) -> Outcomes:
     check_finite(path, {name: array for name, array in arrays.items() if array.dtype.kind == "f"})
     names = tuple(facts["names"])
     for kind in (ClassOutcomes, NumberOutcomes):
-        if set(arrays) == set(kind._fields) - {"names"}:
+        if set(arrays) | {"names", "unlike"} == set(kind._fields):
             made = kind(**arrays, names=names)
             wrong = _misfit(made)
             if wrong is not None:
@@ -168,6 +170,9 @@ def load_outcomes(folder: Path) -> Outcomes:
 
 def _misfit(made: Outcomes) -> str | None:
     """What does not fit together; None if all does."""
+    examples = made.labels if isinstance(made, ClassOutcomes) else made.log_prob
+    if made.unlike is not None and made.unlike.shape != examples.shape:
+        return f"{made.unlike.shape} distances"
     if isinstance(made, ClassOutcomes):
         draws, examples, classes = made.samples.shape if made.samples.ndim == 3 else (0, 0, 0)
         if not draws * examples * classes or made.labels.shape != (examples,) or classes != len(made.names):

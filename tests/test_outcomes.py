@@ -79,8 +79,11 @@ def test_outcomes_are_the_same_after_they_were_saved(classes, numbers, tmp_path)
         again = load_outcomes(tmp_path)
         assert type(again) is type(each)
         assert again.names == each.names
-        for name in set(each._fields) - {"names"}:
+        for name in set(each._fields) - {"names", "unlike"}:
             np.testing.assert_allclose(getattr(again, name), getattr(each, name), rtol=1e-6)
+        assert again.unlike is None
+    save_outcomes(tmp_path, numbers._replace(unlike=np.arange(400.0)))
+    np.testing.assert_array_equal(load_outcomes(tmp_path).unlike, np.arange(400))
 
 
 @pytest.mark.usefixtures("bounded")
@@ -101,6 +104,7 @@ def test_damaged_and_forged_outcomes_are_refused(classes, tmp_path):
         "NaN": {**good, "samples": np.full_like(classes.samples, np.nan)},
         "no draws": {**good, "samples": classes.samples[:0]},
         "labels of floats": {**good, "labels": classes.labels.astype(np.float32)},
+        "distances of others": {**good, "unlike": np.ones(7, np.float32)},
         "one more": {**good, "y": classes.labels},
     }
     for name, arrays in forged.items():

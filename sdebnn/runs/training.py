@@ -32,7 +32,7 @@ from sdebnn.prediction import Evaluation, evaluate, evaluation
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
 from sdebnn.runs.run import Run, make, stage_folder, trained
-from sdebnn.runs.settings import INPUTS_FILE, MAX_STAGES, Settings, distance_bytes, read_run, run_bytes
+from sdebnn.runs.settings import INPUTS_FILE, MAX_STAGES, Settings, distance_bytes, read_distance, read_run, run_bytes
 from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_seconds, saved_steps
 
 DRAWS = 16  # of each member, to score it
@@ -131,7 +131,7 @@ def train(
             "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
         }
         whole.hold()  # scoring may take long, and the folder may have been deleted meanwhile
-        save_outcomes(out, outcomes(run, fitted.likelihood, found))
+        save_outcomes(out, outcomes(run, fitted.likelihood, found, data.test, read_distance(out, run.about)))
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 
@@ -187,10 +187,15 @@ def score(
     )  # fmt: skip
 
 
-def outcomes(run: Run, likelihood: AbstractLikelihood, found: Evaluation) -> Outcomes:
-    """What was said beside what came true."""
+def outcomes(
+    run: Run, likelihood: AbstractLikelihood, found: Evaluation, part: Part, distance: Distance
+) -> Outcomes:  # fmt: skip
+    """What was said about a part of the data, beside what came true."""
     key = jax.random.fold_in(jax.random.key(run.settings.seed), 4)
-    return outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
+    rows = range(0, len(part.x), COMPARED_ROWS)
+    unlike = np.concatenate([distance.to(features(np.asarray(part.x[i : i + COMPARED_ROWS]))) for i in rows])
+    made = outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
+    return made._replace(unlike=unlike)
 
 
 def scored_part(out: Path, settings: Settings) -> Part:

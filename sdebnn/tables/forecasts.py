@@ -42,7 +42,8 @@ def table_outcomes(model: TableModel, frame: Frame, *, where: str) -> Outcomes:
     frame, y = _known(model, frame, where)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnlikeTrainingWarning)  # the scores of the same rows say so
-        found = model.estimator.outcomes(model.inputs(frame, where=where), y)
+        x = model.inputs(frame, where=where)
+        found = model.estimator.outcomes(x, y)._replace(unlike=model.distance.to(x))
     return found._replace(names=(model.target,)) if isinstance(found, NumberOutcomes) else found
 
 
