@@ -45,7 +45,8 @@ LAYERS = {
         "export": 5,
         "serve": 6,
         "plots": 7,
-        "verify": 8,
+        "reports": 8,
+        "verify": 9,
     },
 }
 # Each job: its colour, and the rooms that its steps enter.

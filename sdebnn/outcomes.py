@@ -19,8 +19,9 @@ from sdebnn.likelihoods import AbstractLikelihood, Categorical
 from sdebnn.metrics import Estimate
 from sdebnn.records import Rule, Rules, broken, check_finite, load_one, save_one
 
-OUTCOMES_FILE = "outcomes.safetensors"
-KIND = "forecasts and outcomes, version 1"
+OUTCOMES_FILE, EXAMPLES_FILE = "outcomes.safetensors", "examples.safetensors"
+KIND, EXAMPLES_KIND = "forecasts and outcomes, version 1", "examples of outcomes, version 1"
+MAX_SHOWN = 5000  # examples of a regression that are kept for a picture
 BINS = 15
 RESAMPLES = 200
 TARGETS = 200  # at least so many draws of y
@@ -166,6 +167,31 @@ def load_outcomes(folder: Path) -> Outcomes:
                 raise broken(path, f"holds arrays that do not fit together ({wrong})")
             return made
     raise broken(path, f"holds {shown(sorted(arrays))}, which are no outcomes")
+
+
+def telling_rows(outcomes: Outcomes, count: int = 8) -> Int[np.ndarray, " row"]:
+    """Examples to look at: of classes the surest mistakes, the least certain ones and the surest, else all of them."""
+    if isinstance(outcomes, NumberOutcomes):
+        return np.arange(len(outcomes.y))[:MAX_SHOWN]
+    order, wrong = np.argsort(-outcomes.probs.max(-1), kind="stable"), outcomes.wrong
+    return np.concatenate([order[wrong[order]][:count], order[::-1][:count], order[~wrong[order]][:count]])
+
+
+def save_examples(folder: Path, x: np.ndarray, rows: Int[np.ndarray, " row"]) -> None:
+    """Write some of the examples that the outcomes are of, with their numbers, for the report."""
+    save_one(folder / EXAMPLES_FILE, {"x": x, "rows": rows}, EXAMPLES_KIND, {})
+
+
+def load_examples(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """What ``save_examples`` wrote; None if it wrote nothing."""
+    path = folder / EXAMPLES_FILE
+    if not path.is_file():
+        return None
+    arrays, _ = load_one(path, EXAMPLES_KIND, {})
+    x, rows = arrays.get("x", np.zeros(0)), arrays.get("rows", np.zeros(0))
+    if set(arrays) != {"x", "rows"} or rows.dtype.kind not in "iu" or rows.ndim != 1 or len(x) != len(rows):
+        raise broken(path, "holds no examples")
+    return x, rows
 
 
 def _misfit(made: Outcomes) -> str | None:

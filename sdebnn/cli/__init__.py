@@ -31,6 +31,7 @@ COMMANDS = {
     "predict": Command(
         "forecasting", "predict", "Predict with a run's model, with the uncertainty of every prediction."
     ),
+    "report": Command("reporting", "report", "Write a page about runs: scores, how sure they are, and every plot."),
     "export": Command(
         "exporting", "export", "Write a run's model as a program that needs no sdebnn: ONNX or StableHLO."
     ),

@@ -56,6 +56,13 @@ def prepare_pictures(out: Path) -> None:
         pass
 
 
+def write_page(runs: list[Path], out: Path) -> int:
+    """Write the report of some runs, which needs Matplotlib, and return its size in bytes."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("a report needs matplotlib: pip install 'sdebnn[plot]'.")
+    return importlib.import_module("sdebnn.reports").write_report(runs, out)
+
+
 def pyplot() -> Any:
     """``matplotlib.pyplot`` with a backend that draws only into files."""
     import matplotlib

@@ -80,6 +80,12 @@ def train(
             memory_limit=memory_limit * 2**20, tensorboard=tensorboard,
         )  # fmt: skip
     print_result(result, as_json)
+    _point_to_report(out, as_json)
+
+
+def _point_to_report(out: Path, as_json: bool) -> None:
+    if not as_json:
+        print(f"For a page about it: sdebnn report {out}")
 
 
 def _train_table(
@@ -93,3 +99,5 @@ def _train_table(
     with plain_warnings():
         result = of_tables.train_table(settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr))
     print_result(result, as_json)
+    if result["test_rows"]:
+        _point_to_report(out, as_json)

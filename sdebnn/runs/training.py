@@ -6,7 +6,7 @@ RUN/metrics.jsonl       the training log             RUN/checkpoints/       the 
 RUN/member-1/ ...       the same of the other members of a mixture
 RUN/more-1/ ...         the same of a training that went on after the end of the first
 RUN/result.json         the scores of the trained model on the test part, and its bound on the training part
-RUN/outcomes.safetensors   its forecasts of the test part, beside what came true
+RUN/outcomes.safetensors, RUN/examples.safetensors     its forecasts of the test part, beside what came true
 """
 
 import json
@@ -27,7 +27,7 @@ from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import blocks
-from sdebnn.outcomes import Outcomes, outcomes_of, save_outcomes
+from sdebnn.outcomes import Outcomes, outcomes_of, save_examples, save_outcomes, telling_rows
 from sdebnn.prediction import Evaluation, evaluate, evaluation
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
@@ -131,7 +131,11 @@ def train(
             "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
         }
         whole.hold()  # scoring may take long, and the folder may have been deleted meanwhile
-        save_outcomes(out, outcomes(run, fitted.likelihood, found, data.test, read_distance(out, run.about)))
+        judged = outcomes(run, fitted.likelihood, found, data.test, read_distance(out, run.about))
+        save_outcomes(out, judged)
+        if run.about.are_images or run.about.shape == (1,):
+            rows = telling_rows(judged)
+            save_examples(out, np.asarray(data.test.x[rows]), rows)
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     return result
 

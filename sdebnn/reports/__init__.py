@@ -1,0 +1,42 @@
+"""A report of one run or of several beside each other: one HTML page that needs nothing else."""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+from sdebnn import __version__
+from sdebnn.files import write_whole
+from sdebnn.reports import drawing, sections
+from sdebnn.reports.page import MAX_BYTES, Section, figure, page
+from sdebnn.reports.subjects import Subject, subject
+
+__all__ = ["Subject", "report", "subject", "write_report"]
+
+
+def report(runs: Sequence[Path]) -> str:
+    """The page about some runs."""
+    if not runs:
+        raise ValueError("no run was given: pass the folder of at least one.")
+    subjects = [subject(run) for run in runs]
+    if len({each.has_classes for each in subjects}) > 1:
+        raise ValueError("some of these runs predict classes and others numbers: write a report of each kind.")
+    names = [each.name for each in subjects]
+    if len(set(names)) < len(names):
+        subjects = [each._replace(name=str(each.folder)) for each in subjects]
+    parts: list[Section] = [sections.how_it_did(subjects), sections.what_was_trained(subjects)]
+    if len(subjects) > 1 and subjects[0].has_classes:
+        picture = figure(drawing.risk(subjects), "Errors of the most certain", "Lower is better.")
+        parts.append(Section("Side by side", picture))
+    parts += [sections.pictures(each) for each in subjects]
+    parts += [sections.trust(subjects), sections.repeating(subjects)]
+    title = f"Report of {', '.join(each.name for each in subjects)}"
+    return page(title, f"sdebnn {__version__}, {datetime.date.today().isoformat()}", parts)
+
+
+def write_report(runs: Sequence[Path], out: Path) -> int:
+    """Write the page about some runs, and return its size in bytes."""
+    text = report(runs).encode()
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"the page would have {len(text):,} bytes, more than {MAX_BYTES:,}: report on fewer runs.")
+    write_whole(out, text)
+    return len(text)

@@ -1,0 +1,146 @@
+"""Pictures of a report, as SVG inside the page: their ink, paper and shades are those of the page's theme."""
+
+import io
+import re
+from collections.abc import Callable
+from functools import partial
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from sdebnn import metrics, plots
+from sdebnn.outcomes import ClassOutcomes, NumberOutcomes
+from sdebnn.plots.elements import GREY, INK, SERIES_COLOURS, SHADE
+from sdebnn.reports.subjects import Subject
+
+# Colours of the pictures, and what the page's style sheet puts in their place.
+THEMED = {
+    "#000000": "currentColor", INK: "currentColor", GREY: "var(--soft)", "#ffffff": "var(--paper)",
+    SHADE: "var(--band)", SERIES_COLOURS[0]: "var(--deep)", "#2a6f97": "var(--mark)",
+}  # fmt: skip
+LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
+MAX_POINTS = 3000  # of a scatter, which a page draws one by one
+
+
+def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.6, 3.5)) -> str:
+    """A picture of one pair of axes."""
+    figure = Figure(figsize=size, layout="constrained")
+    draw(figure.add_subplot())
+    return _written(figure)
+
+
+def pictures(subject: Subject) -> str | None:
+    """The examples that tell most, as a grid; None if there are none."""
+    outcomes = subject.outcomes
+    if subject.examples is None or not subject.are_images or not isinstance(outcomes, ClassOutcomes):
+        return None
+    x, rows = subject.examples
+    columns = 8
+    figure = Figure(figsize=(9.2, 1.5 * -(-len(rows) // columns)), layout="constrained")
+    panels = [figure.add_subplot(-(-len(rows) // columns), columns, i + 1) for i in range(len(rows))]
+    probs = outcomes.probs[rows]
+    plots.pictures(panels, x, probs.argmax(-1), outcomes.labels[rows], probs.max(-1), names=outcomes.names)
+    return _written(figure)
+
+
+def _written(figure: Figure) -> str:
+    FigureCanvasSVG(figure)
+    stream = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sdebnn", "font.family": "sans-serif"}):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None}, dpi=110)
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    for colour, themed in THEMED.items():
+        text = text.replace(colour, themed)
+    return re.sub(
+        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
+    )
+
+
+def reliability(subject: Subject) -> str:
+    """Accuracy against confidence."""
+    outcomes = subject.outcomes
+    assert isinstance(outcomes, ClassOutcomes)
+    return svg(lambda axes: plots.reliability_diagram(axes, outcomes.probs[None], outcomes.labels))
+
+
+def risk(subjects: list[Subject]) -> str:
+    """The error rate of those most certain, of every run with classes."""
+
+    def draw(axes: Axes) -> None:
+        for each in subjects:
+            if isinstance(each.outcomes, ClassOutcomes):
+                total = metrics.entropy_split(each.outcomes.samples).total
+                plots.risk_coverage_curve(axes, total, each.outcomes.wrong, label=each.name)
+
+    return svg(draw)
+
+
+def split(subject: Subject) -> str:
+    """The two parts of the uncertainty of examples."""
+    outcomes = subject.outcomes
+    if isinstance(outcomes, ClassOutcomes):
+        _, reducible, noise = metrics.entropy_split(outcomes.samples)
+        return svg(lambda axes: plots.uncertainty_split(axes, reducible, noise))
+    _, reducible, noise = metrics.variance_split(outcomes.mean, outcomes.variance)
+    return svg(
+        lambda axes: plots.uncertainty_split(
+            axes, np.sqrt(reducible[:, 0]), np.sqrt(noise[:, 0]), unit=f"standard deviation of {outcomes.names[0]}"
+        )
+    )
+
+
+def pit(outcomes: NumberOutcomes) -> str:
+    """The histogram of the PIT."""
+    return svg(partial(plots.pit_histogram, values=metrics.pit(outcomes.targets, outcomes.y)))
+
+
+def coverage(outcomes: NumberOutcomes) -> str:
+    """Observed against nominal coverage."""
+    observed = np.array([float(metrics.coverage(outcomes.targets, outcomes.y, float(level))) for level in LEVELS])
+    return svg(partial(plots.coverage_curve, levels=LEVELS, observed=observed, examples=outcomes.y.size))
+
+
+def predicted(outcomes: NumberOutcomes) -> str:
+    """Predicted against true values of the first target."""
+    low, high = outcomes.interval()
+    arrays = [outcomes.mean.mean(0)[:, 0], low[:, 0], high[:, 0], outcomes.y[:, 0]]
+    some = np.random.default_rng(0).permutation(len(outcomes.y))[:MAX_POINTS]
+    mean, low, high, y = (array[some] for array in arrays)
+    return svg(lambda axes: plots.predicted(axes, mean, low, high, y, unit=outcomes.names[0]))
+
+
+def line(subject: Subject) -> str | None:
+    """A regression on a line: its band against the only input; None if there are more."""
+    outcomes = subject.outcomes
+    if not isinstance(outcomes, NumberOutcomes) or subject.examples is None or subject.examples[0].shape[1:] != (1,):
+        return None
+    x, rows = subject.examples
+    order = np.argsort(x[:, 0])
+    at, rows = x[order, 0].astype(float), rows[order]
+
+    def draw(axes: Axes) -> None:
+        plots.bands(axes, at, outcomes.targets[:, rows, 0])
+        plots.observations(axes, at, outcomes.y[rows, 0], label="test data")
+        plots.label(axes, "", "x", outcomes.names[0])
+        axes.legend(frameon=False, fontsize=8)
+
+    return svg(draw, (9.2, 3.6))
+
+
+def curves(subject: Subject) -> list[tuple[str, str]]:
+    """The learning curves that the log has, each with its name."""
+    wanted = [
+        ("Loss", "loss", "validation_nll"), ("Accuracy", "accuracy", "validation_accuracy"), ("KL in nats", "kl", None)
+    ]  # fmt: skip
+    found = []
+    for name, column, validation in wanted:
+        if any(isinstance(row.get(column), float) for row in subject.curve):
+            rows = subject.curve
+            draw = partial(plots.learning_curves, rows=rows, column=column, validation_column=validation)
+            found.append((name, svg(draw)))
+    return found

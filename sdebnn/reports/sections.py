@@ -1,0 +1,228 @@
+"""The sections of a report: what was trained, how it did and how sure that is, and what it must not be trusted with."""
+
+from typing import Any
+
+import numpy as np
+
+from sdebnn.metrics import Estimate
+from sdebnn.outcomes import ClassOutcomes, NumberOutcomes
+from sdebnn.reports import drawing
+from sdebnn.reports.page import Cell, Section, escaped, figure, figures, paragraph, table
+from sdebnn.reports.subjects import Subject
+
+# What each score means, and whether more of it is better (None: neither).
+MEANING: dict[str, tuple[str, bool | None]] = {
+    "accuracy": ("share of test examples whose most probable class is the true one", True),
+    "nll": ("mean of -log p(truth), in nats", False),
+    "brier": ("squared distance between the forecast and the truth", False),
+    "ece10": ("expected calibration error, 10 bins of equal width", False),
+    "ece15": ("expected calibration error, 15 bins of equal width", False),
+    "ece15_mass": ("the same with equally many examples in each bin", False),
+    "classwise_ece15": ("calibration error of each class's probability, averaged", False),
+    "aurc": ("mean error rate over all shares of the most certain", False),
+    "accuracy_of_90": ("accuracy if the least certain tenth is left unanswered", True),
+    "auroc_of_mistakes": ("chance that a mistake is less certain than a right answer", True),
+    "entropy": ("mean entropy of the forecast, in nats", None),
+    "entropy_reducible": ("the part of it that more data would reduce", None),
+    "rmse": ("root mean squared error of the mean, in the units of the target", False),
+    "crps": ("continuous ranked probability score, in the units of the target", False),
+    "coverage_95": ("share of targets inside their 95 % interval", None),
+    "width_95": ("mean width of that interval", False),
+    "interval_score_95": ("its width, plus a charge for what misses it", False),
+    "std": ("root mean variance of the forecast", None),
+    "std_reducible": ("the part of it that more data would reduce", None),
+}
+SHARES = {"accuracy", "ece10", "ece15", "ece15_mass", "classwise_ece15", "accuracy_of_90", "coverage_95"}
+
+
+def shown_score(name: str, value: float) -> str:
+    """A score as text: shares in per cent."""
+    return f"{100 * value:.2f} %" if name in SHARES else f"{value:.4g}"
+
+
+def _cell(name: str, found: Estimate | None) -> Cell:
+    if found is None:
+        return Cell("")
+    low, high = shown_score(name, found.lower), shown_score(name, found.upper)
+    return Cell(f"{shown_score(name, found.value)}  ({low} to {high})", found.value)
+
+
+def how_it_did(subjects: list[Subject]) -> Section:
+    """The scores of all runs beside each other, each with its interval."""
+    names = [name for name in MEANING if any(name in each.scores for each in subjects)]
+    rows = [
+        [name, *(_cell(name, each.scores.get(name)) for each in subjects), Cell(MEANING[name][0]), Cell(_better(name))]
+        for name in names
+    ]
+    sizes = ", ".join(f"{_examples(each)} of {each.name}" for each in subjects)
+    words = (
+        f"On test examples that training did not see ({sizes}). In brackets: 95 % intervals by resampling the test "
+        "examples. They say how much the score would change with other test examples, and not how much with another "
+        "training. Where chance can only raise a score, as with a calibration error near zero, the interval lies above."
+    )
+    heads = ["score", *(each.name for each in subjects), "what it is", "better"]
+    return Section("How it did, and how sure that is", paragraph(words) + table("Scores on the test part", heads, rows))
+
+
+def _better(name: str) -> str:
+    return {True: "higher", False: "lower", None: "neither"}[MEANING[name][1]]
+
+
+def _examples(subject: Subject) -> int:
+    outcomes = subject.outcomes
+    return len(outcomes.labels) if isinstance(outcomes, ClassOutcomes) else len(outcomes.y)
+
+
+def what_was_trained(subjects: list[Subject]) -> Section:
+    """The facts about the training of every run."""
+    facts = [_facts(each) for each in subjects]
+    names = list(dict.fromkeys(name for each in facts for name in each))
+    rows = [[name, *(Cell(each.get(name, "")) for each in facts)] for name in names]
+    heads = ["", *(each.name for each in subjects)]
+    return Section("What was trained, and how", table("Settings and facts", heads, rows, sorts=False))
+
+
+def _facts(subject: Subject) -> dict[str, str]:
+    result, contract = subject.result, subject.contract
+    settings: dict[str, Any] = result.get("settings", {})
+    classes = contract.get("classes")
+    found = {
+        "task": contract["task"],
+        "data": result.get("data", settings.get("data", "")),
+        "takes": _takes(contract),
+        "classes": ""
+        if not classes
+        else f"{len(classes)}: {', '.join(classes[:12])}{' ...' if len(classes) > 12 else ''}",
+        "training examples": result.get("examples", result.get("rows", "")),
+        "preset": settings.get("preset", "the estimator" if contract["kind"] == "table" else ""),
+        "family": result.get("family", ""),
+        "nets in the mixture": result.get("members", ""),
+        "epochs": result.get("epochs", ""),
+        "weight of the KL": result.get("kl_weight", settings.get("kl_weight", "")),
+        "parameters": result.get("parameters", ""),
+        "random weights": result.get("random_weights", ""),
+        "KL in nats": f"{result['kl']:.4g}" if "kl" in result else "",
+        "bound on log evidence, in nats": f"{result['elbo']:.5g}" if "elbo" in result else "",
+        "draws in a forecast": result.get("draws", ""),
+        "seconds of training": result.get("fit_seconds", ""),
+        "device": result.get("device", ""),
+        "seed": result.get("seed", settings.get("seed", "")),
+        "versions": ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items()),
+    }
+    return {name: str(value) for name, value in found.items() if value not in ("", None)}
+
+
+def _takes(contract: dict[str, Any]) -> str:
+    if contract["kind"] == "table":
+        names = [column["name"] for column in contract["columns"]]
+        return f"{len(names)} columns: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
+    shape = " by ".join(map(str, contract["shape"]))
+    return f"images of {shape}, bytes" if contract["kind"] == "images" else f"{shape} numbers"
+
+
+def pictures(subject: Subject) -> Section:
+    """Every plot of one run."""
+    outcomes, found = subject.outcomes, []
+    if isinstance(outcomes, ClassOutcomes):
+        found.append(
+            figure(
+                drawing.reliability(subject), "Calibration", "How often the forecast is right, against how sure it is."
+            )
+        )
+    else:
+        found += _of_numbers(outcomes)
+    found.append(
+        figure(
+            drawing.split(subject),
+            "Uncertainty by its source",
+            "Reducible by more data, against noise; one example a dot.",
+        )
+    )
+    found += [figure(svg, name, "Over the epochs of training.") for name, svg in drawing.curves(subject)]
+    body = figures(found)
+    grid, line = drawing.pictures(subject), drawing.line(subject)
+    if line is not None:
+        body = figure(line, "The forecast along the line", "Bands contain 20 to 95 % of predictions.") + body
+    if grid is not None:
+        body += figure(
+            grid,
+            "Images that tell most",
+            "First the surest mistakes, then the least certain, then the surest right ones.",
+        )
+    return Section(f"Pictures of {subject.name}", body)
+
+
+def _of_numbers(outcomes: NumberOutcomes) -> list[str]:
+    return [
+        figure(drawing.predicted(outcomes), "Predicted and true", "Each with its 95 % interval."),
+        figure(drawing.coverage(outcomes), "Coverage", "How many targets lie in an interval, against how many should."),
+        figure(
+            drawing.pit(outcomes), "Ranks of the truth (PIT)", "Flat if the forecast is right; a hump means too wide."
+        ),
+    ]
+
+
+def trust(subjects: list[Subject]) -> Section:
+    """What the models must not be trusted with."""
+    body = paragraph(
+        "A forecast is only as good as its test data are like what comes later. Every forecast says how unlike the "
+        "training data its input is, in the column unlike: 99 % of training examples have at most 1, and beyond 3 a "
+        "warning is given. The uncertainty of a forecast grows there; whether it grows enough was not tested here."
+    )
+    for each in subjects:
+        body += f"<h3>{escaped(each.name)}</h3>{paragraph(_known_inputs(each), 'note')}{_by_distance(each)}"
+    return Section("What it must not be trusted with", body)
+
+
+def _known_inputs(subject: Subject) -> str:
+    contract = subject.contract
+    if contract["kind"] == "images":
+        shape = " by ".join(map(str, contract["shape"]))
+        words = f"It knows images of {shape} like those of training, and no others: other things, other cameras and "
+        words += "other scales of brightness are outside."
+    elif contract["kind"] == "table":
+        words = "It knows rows whose columns lie where those of training lay, and words that occurred there."
+    else:
+        words = "It knows inputs that lie where those of training lay."
+    if contract.get("classes"):
+        words += f" An input of none of its {len(contract['classes'])} classes gets one of them all the same."
+    return words
+
+
+def _by_distance(subject: Subject) -> str:
+    """The scores of test examples that are more and less like those of training."""
+    outcomes = subject.outcomes
+    if outcomes.unlike is None:
+        return ""
+    rows = []
+    for name, low, high in (
+        ("up to 0.5", -np.inf, 0.5),
+        ("0.5 to 1", 0.5, 1),
+        ("1 to 3", 1, 3),
+        ("beyond 3", 3, np.inf),
+    ):
+        inside = (outcomes.unlike > low) & (outcomes.unlike <= high)
+        count = int(inside.sum())
+        if not count:
+            rows.append([name, Cell("0", 0), Cell(""), Cell("")])
+        elif isinstance(outcomes, ClassOutcomes):
+            nll = -np.log(np.maximum(outcomes.probs[inside, outcomes.labels[inside]], 1e-300)).mean()
+            error = outcomes.wrong[inside].mean()
+            rows.append([name, Cell(str(count), count), Cell(f"{100 * error:.2f} %", error), Cell(f"{nll:.4g}", nll)])
+        else:
+            error = np.sqrt(np.mean((outcomes.mean.mean(0) - outcomes.y)[inside] ** 2))
+            nll = -outcomes.log_prob[inside].mean()
+            rows.append([name, Cell(str(count), count), Cell(f"{error:.4g}", error), Cell(f"{nll:.4g}", nll)])
+    wrong = "wrong" if isinstance(outcomes, ClassOutcomes) else "RMSE"
+    return table(
+        f"Test examples of {subject.name} by how unlike the training data they are",
+        ["unlike", "examples", wrong, "NLL"],
+        rows,
+    )
+
+
+def repeating(subjects: list[Subject]) -> Section:
+    """How to make the same again."""
+    commands = "\n".join(each.command for each in subjects)
+    words = "On the same device and with the same versions this gives the same numbers, bit for bit on processors."
+    return Section("How to repeat it", f"<pre>{escaped(commands)}</pre>{paragraph(words)}")

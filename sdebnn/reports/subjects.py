@@ -1,0 +1,111 @@
+"""What a report says about a run, read from its folder alone."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sdebnn.forecasters import open_forecaster
+from sdebnn.metrics import Estimate
+from sdebnn.outcomes import ClassOutcomes, Outcomes, load_examples, load_outcomes
+from sdebnn.records import read_record, read_result
+from sdebnn.runs import read_about, read_settings, read_stages
+from sdebnn.tables.kind import KIND as TABLE_KIND
+from sdebnn.tables.kind import is_table_run
+
+MAX_CURVE_ROWS = 100_000
+
+
+class Subject(NamedTuple):
+    """A run, and what came of it."""
+
+    name: str
+    folder: Path
+    result: dict[str, Any]  # of result.json
+    outcomes: Outcomes
+    scores: dict[str, Estimate]
+    contract: dict[str, Any]  # what it takes, and what it predicts
+    curve: list[dict[str, Any]]  # of metrics.jsonl
+    examples: tuple[np.ndarray, np.ndarray] | None  # some of the examples, and their numbers
+    command: str  # that makes it again
+
+    @property
+    def are_images(self) -> bool:
+        """Whether its examples are images."""
+        return self.contract["kind"] == "images"
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether it predicts classes."""
+        return isinstance(self.outcomes, ClassOutcomes)
+
+
+def subject(run: Path) -> Subject:
+    """What there is to say about a run that is done."""
+    if not (run / "result.json").exists():
+        raise ValueError(f"{run} has no scores yet: train it to its end, with sdebnn train --out {run} --resume.")
+    result, outcomes = read_result(run / "result.json"), load_outcomes(run)
+    return Subject(
+        run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run), load_examples(run),
+        _command(run, result),
+    )  # fmt: skip
+
+
+def _contract(run: Path) -> dict[str, Any]:
+    """What a run takes and predicts. The parameters of nets, which may be large, are not read."""
+    if is_table_run(run):
+        return open_forecaster(run).contract
+    about = read_about(run)
+    return {
+        "kind": "images" if about.are_images else "vectors",
+        "task": "regression" if about.classes is None else "classification",
+        "shape": list(about.shape),
+        "classes": None if about.classes is None else list(about.classes),
+    }
+
+
+def _curve(run: Path) -> list[dict[str, Any]]:
+    """The rows of the training log of the first member, stage after stage; none for tables."""
+    if is_table_run(run):
+        return []
+    rows: list[dict[str, Any]] = []
+    before = 0.0
+    for number in range(len(read_stages(run))):
+        file = run / "metrics.jsonl" if number == 0 else run / f"more-{number}" / "metrics.jsonl"
+        if not file.is_file():
+            continue
+        stage = []
+        for line in file.read_text(errors="replace").splitlines()[:MAX_CURVE_ROWS]:
+            try:
+                row = json.loads(line)
+            except ValueError:  # a line that was cut off when the process was killed
+                continue
+            if isinstance(row, dict) and isinstance(row.get("epoch"), int | float):
+                stage.append({**row, "epoch": before + row["epoch"]})
+        rows += stage
+        before = rows[-1]["epoch"] if rows else 0.0
+    return rows
+
+
+def _command(run: Path, result: dict[str, Any]) -> str:
+    """The command that trains the same again."""
+    if is_table_run(run):
+        asked = read_record(run / "run.json", TABLE_KIND, {})["asked"]
+        parts = [f"--data {asked['data']}", *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0})]
+    else:
+        settings = {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
+        parts = [f"--data {settings.pop('data')}", *_options(settings, {"preset": "ours", "validation": 0.1})]
+    return " ".join(["sdebnn train", *parts, f"--out {run.name}"])
+
+
+def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+    """Settings as options of the command, those left out that have their usual value."""
+    usual = {"kl_weight": 1.0, "infer_w0": False, "seed": 0, "data": settings.get("data"), **usual}
+    found = []
+    for name, value in settings.items():
+        if value is None or value == usual.get(name):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        found.append(option if value is True else f"{option} {value}")
+    return found
