@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def save_array(path: Path, array: ArrayLike) -> None:
     write_whole(path, file.getvalue())
 
 
+def made_folder(folder: Path) -> Path:
+    """The folder, made if it was not there; an error in words if it cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made or written to ({error.strerror}): choose another folder.") from None
+    return folder
+
+
 class FolderLock:
     """A lock on a folder: a second process that asks for it gets an error.
 
@@ -129,7 +141,7 @@ class FolderLock:
     def _take(self) -> None:
         while not self.is_held:
             self._release()
-            self.folder.mkdir(parents=True, exist_ok=True)
+            made_folder(self.folder)
             self._file = open(self.folder / LOCK, "a+")  # noqa: SIM115  (open for as long as the lock is held)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

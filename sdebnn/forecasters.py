@@ -5,7 +5,6 @@ by this contract alone. Nothing here reads the training data.
 """
 
 import importlib
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -23,7 +22,8 @@ from sdebnn.presets import About
 from sdebnn.runs import DRAWS, open_run, read_distance
 from sdebnn.tables.kind import is_table_run
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 1024
+TARGETS = 4000  # draws of y, at least, from which an interval is taken
 PICTURES = folders.SUFFIXES
 
 
@@ -54,9 +54,9 @@ class Forecaster(Protocol):
 
 
 def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best: bool = False) -> Forecaster:
-    """The model of a run of any kind. ``draws``, ``seed`` and ``best`` are for nets of images and arrays."""
+    """The model of a run of any kind. ``seed`` and ``best`` are for nets of images and arrays."""
     if is_table_run(run):
-        return _of_table(run)
+        return _of_table(run, draws)
     made, model, likelihood = open_run(run, best=best)
     if draws is not None:
         check_count("draws", draws)
@@ -72,9 +72,9 @@ def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best:
     )
 
 
-def _of_table(run: Path) -> Forecaster:
+def _of_table(run: Path, draws: int | None) -> Forecaster:
     try:
-        return importlib.import_module("sdebnn.tables.forecaster").TableForecaster.open(run)
+        return importlib.import_module("sdebnn.tables.forecaster").TableForecaster.open(run, draws)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("sklearn", "scipy"):
             raise
@@ -163,10 +163,7 @@ class NetForecaster(NamedTuple):
         centers, variances = (
             np.asarray(of(samples), np.float64) for of in (self.likelihood.center, self.likelihood.variance)
         )
-        # The same noise for all examples, so that a forecast does not depend on the examples beside it.
-        sampled = partial(self.likelihood.sample, key=jax.random.fold_in(self.key, 1))
-        targets = jax.vmap(sampled, in_axes=1, out_axes=1)(samples)
-        interval = metrics.interval(np.asarray(targets), coverage)
+        interval = metrics.interval(self._targets(samples), coverage)
         reducible, noise = centers.std(0), np.sqrt(variances.mean(0))
         whole = np.hypot(reducible, noise)
         names = [self.target] if centers.shape[-1] == 1 else [f"y{i + 1}" for i in range(centers.shape[-1])]
@@ -179,6 +176,16 @@ class NetForecaster(NamedTuple):
             suffix = "" if len(names) == 1 else f" of {name}"
             found |= {key if key in (name, "unlike") else f"{key}{suffix}": column for key, column in of_one.items()}
         return found
+
+    def _targets(self, samples: jax.Array) -> np.ndarray:
+        """Many draws of y, equally many from each network, "draw example target".
+
+        The noise is the same for all examples, so that a forecast does not depend on the examples beside it.
+        """
+        keys = jax.random.split(jax.random.fold_in(self.key, 1), -(-TARGETS // len(samples)))
+        drawn = jax.vmap(lambda key, row: self.likelihood.sample(row, key=key), in_axes=(0, None))  # over keys
+        targets = jax.vmap(drawn, in_axes=(None, 1), out_axes=2)(keys, samples)
+        return np.asarray(targets).reshape(-1, *targets.shape[2:])
 
     def scores(self, path: Path) -> dict[str, float]:
         """The scores on pictures in folders of their classes, or on x and y of a .npz file."""
@@ -217,6 +224,8 @@ class NetForecaster(NamedTuple):
     def _checked(self, where: str, x: np.ndarray) -> np.ndarray:
         """Examples of the shape and the type of the training data."""
         shape = self.about.shape
+        if x.shape == shape:
+            raise ValueError(f"{where} holds one example: pass an array of them, such as x[None].")
         if x.ndim < 2 or not len(x) or x.shape[1:] != shape:
             raise ValueError(
                 f"{where} has shape {x.shape}, and the run was trained on examples of {shape}: pass an array of shape "

@@ -64,7 +64,10 @@ class About(NamedTuple):
             looks = pixel_statistics(data)[1]
             return About(data.name, shape, data.classes, examples, looks["mean"], looks["std"])
         if len(shape) != 1:
-            raise ValueError(f"{data.name} has examples of shape {shape}: pass vectors, or images with classes.")
+            raise ValueError(
+                f"{data.name} has examples of shape {shape}: pass vectors, or images with classes and an axis of "
+                "channels, such as x[..., None]."
+            )
         x, y = (np.asarray(part[evenly_spaced_rows(examples)], dtype=float) for part in data.train)
         targets = () if data.classes is not None else map(_floats, Standardiser.of(y))
         return About(data.name, shape, data.classes, examples, *map(_floats, Standardiser.of(x)), *targets)

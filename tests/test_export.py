@@ -258,7 +258,6 @@ def test_a_run_is_exported_by_the_command(made, tmp_path, capsys):
 
 def test_what_cannot_be_exported_is_refused(made, tmp_path, refused):
     path = tmp_path / "m.onnx"
-    refused(lambda: export_forecaster(made("gaussian process"), path, draws=3), "needs none")
     refused(lambda: export_forecaster(made("vectors"), tmp_path / "m.txt"), "suffix")
     sort = jax.make_jaxpr(lambda x: jnp.sort(x, axis=1))(jax.ShapeDtypeStruct((BATCH, 3), jnp.float32))
     refused(lambda: onnx_bytes(sort, RULES, BATCH, "x", ["y"]), "'sort'")
@@ -272,6 +271,13 @@ def test_what_cannot_be_exported_is_refused(made, tmp_path, refused):
 
 
 @pytest.mark.slow
+def test_a_gaussian_process_needs_no_draws_and_takes_any_number(made, tmp_path):
+    usual = export_forecaster(made("gaussian process"), tmp_path / "a.onnx")
+    asked = export_forecaster(made("gaussian process"), tmp_path / "b.onnx", draws=16)
+    assert asked.contract["draws"] == usual.contract["draws"] == 0
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
 def test_conformal_intervals_keep_the_draws_of_their_scores(made, tmp_path, refused):
     refused(lambda: export_forecaster(made("laplace noise"), tmp_path / "m.onnx", draws=3), "need 6 draws")
 

@@ -10,11 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import optimize, stats
 
-from sdebnn import Validation, cli, fit, metrics, runs
+from sdebnn import Gaussian, Validation, cli, fit, metrics, runs
 from sdebnn.data import Distance, features, held_out, load
-from sdebnn.forecasters import Forecaster, NetForecaster, open_forecaster
+from sdebnn.forecasters import Examples, Forecaster, NetForecaster, open_forecaster
+from sdebnn.nn import AbstractModel, Solution
 from sdebnn.prediction import predict
+from sdebnn.presets import About
 from sdebnn.train import saved_answer, saved_best
 from sdebnn.train.validation import validation_scores
 
@@ -209,3 +212,24 @@ def test_fresh_examples_of_the_same_kind_are_rarely_unlike(rows, columns):
     fresh = distance.to(rng.normal(size=(1000, columns)) @ mix)
     assert (fresh > 1).mean() < 0.1
     assert (distance.to(20 * rng.normal(size=(100, columns)) @ mix) > 1).mean() > 0.9
+
+
+def test_intervals_of_a_net_are_those_of_the_mixture_of_its_draws():
+    """Two draws of the mean, 0 and 3, with noise of 1: the quantiles of the mixture, by SciPy."""
+
+    class TwoMeans(AbstractModel):
+        def solve(self, x, *, key, with_roughness=False):
+            del with_roughness
+            odd = jax.random.key_data(key)[-1] % 2
+            return Solution(jnp.broadcast_to(3.0 * odd, (len(x), 1)), jnp.zeros(()))
+
+    about = About("line", (1,), None, 10, (0.0,), (1.0,), (0.0,), (1.0,))
+    distance = Distance.of(np.random.default_rng(0).normal(size=(50, 1)))
+    net = NetForecaster(about, TwoMeans(), Gaussian(1.0), distance, 64, jax.random.key(0), 16)
+    columns = net.forecast(Examples(np.zeros((3, 1), np.float32)), where="x")
+    means = np.asarray(predict(TwoMeans(), jnp.zeros((1, 1)), draws=64, key=jax.random.key(0)))[:, 0, 0]
+    for name, level in (("lower", 0.025), ("upper", 0.975)):
+        exact = optimize.brentq(lambda y, level=level: stats.norm.cdf(y - means).mean() - level, -5, 9)
+        assert np.ptp(columns[name]) == 0  # the same noise for all rows
+        # The standard error of such a quantile of 4032 draws is about 0.08.
+        assert abs(columns[name][0] - exact) < 0.25

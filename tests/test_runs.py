@@ -147,6 +147,12 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("predict", out, text), "x.npy"),
         (("predict", out, tmp_path / "none.npy"), "none.npy"),
         (("data", "get", "imagenet"), "name='imagenet'"),
+        (("predict", "--bogus"), "No such option: --bogus"),
+        (("train", "--data", "moons"), "Missing option '--out': see sdebnn train --help"),
+        (("nonsense",), "No such command 'nonsense'"),
+        (("train", "--data", "moons", "--epochs", "1", "--out", text / "inside"), "cannot be made or written to"),
+        (("demo", "--out", text / "inside"), "cannot be made or written to"),
+        (("report", foreign, "--out", tmp_path / "r.html"), "has no scores yet"),
     ):
         monkeypatch.setattr(sys, "argv", ["sdebnn", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:

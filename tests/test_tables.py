@@ -10,9 +10,12 @@ import pytest
 from sdebnn import SDEBNNRegressor
 from sdebnn.columns import write_columns
 from sdebnn.data import Distance
-from sdebnn.tables.columns import ColumnCoder
+from sdebnn.records import write_record
+from sdebnn.tables.columns import ColumnCoder, WordColumn
+from sdebnn.tables.forecaster import TableForecaster, _cells
 from sdebnn.tables.forecasts import forecast, table_scores
 from sdebnn.tables.frame import Frame, read_frame
+from sdebnn.tables.kind import KIND
 from sdebnn.tables.model import (
     INPUTS_FILE,
     MODEL_FILE,
@@ -57,6 +60,54 @@ def test_columns_are_numbers_or_words_and_cells_may_be_missing(tmp_path):
     np.testing.assert_array_equal(frame.columns["a"], [1, np.nan, 3])
     assert frame.columns["b"].tolist() == ["x; y", None, "z"]
     np.testing.assert_array_equal(frame.columns["c"], [2.5, -1000, np.nan])
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "2024-03-01",
+        "2024-01",
+        "1 Jan 2024",
+        "Jan 1, 2024",
+        "12-Dec-23",
+        "01:05 PM",
+        "3/4/2021",
+        "2024-03-01T10:00",
+    ],
+)
+def test_dates_are_refused_with_the_remedy(tmp_path, cell):
+    (tmp_path / "t.csv").write_text("when,y\n" + f'"{cell}",1.5\n' * 5)
+    with pytest.raises(ValueError, match=r"holds dates or times .* replace them by numbers"):
+        read_frame(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("cell", ["3.4%", "1,5", "$1,200.50", "1 000", "12 €"])
+def test_numbers_in_another_form_are_refused_with_the_remedy(tmp_path, cell):
+    (tmp_path / "t.csv").write_text("size;y\n" + f"{cell};1.5\n" * 5)
+    with pytest.raises(ValueError, match=r"looks like a number in another form: write it as a decimal number"):
+        read_frame(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("cell", ["1.2.3", "A1", "12-34", "v2", "10mm", "may"])
+def test_other_words_with_digits_are_words(tmp_path, cell):
+    (tmp_path / "t.csv").write_text("part,y\n" + f"{cell},1.5\n" * 5)
+    assert list(read_frame(tmp_path / "t.csv").columns["part"]) == [cell] * 5
+
+
+def test_a_number_beyond_float32_is_refused_for_what_it_is(tmp_path):
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n2,3\n1e300,4\n")
+    with pytest.raises(ValueError, match=r"'1e300'.* beyond the range of 32-bit floats"):
+        read_frame(tmp_path / "t.csv")
+
+
+def test_columns_that_a_forecast_does_not_use_are_not_looked_at(tmp_path):
+    """An index without a name, two columns of one name, and a target that is not known yet."""
+    (tmp_path / "t.csv").write_text(",x,note,note,y\n0,1.5,a,b,tbd\n1,2.5,c,d,3.0\n")
+    frame = read_frame(tmp_path / "t.csv", used=["x"])
+    np.testing.assert_array_equal(frame.columns["x"], [1.5, 2.5])
+    assert list(frame.columns) == ["column 1", "x", "column 3", "column 4", "y"]
+    with pytest.raises(ValueError, match="'note' in its first line twice or empty"):
+        read_frame(tmp_path / "t.csv", used=["x", "note"])
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -192,11 +243,47 @@ def test_a_forecast_has_the_parts_of_the_uncertainty_and_matches_the_estimator(m
     assert polars.read_parquet(tmp_path / "p.parquet")["upper"].to_list() == columns["upper"].tolist()
 
 
+def test_a_missing_word_is_mentioned_if_none_was_in_training(model):
+    frame = Frame({"size": np.array([50.0, 51.0]), "colour": np.array(["red", None], object)})
+    with pytest.warns(UserWarning, match="1 words are missing in column 'colour', and none was in training"):
+        forecast(model, frame, where="new.csv")
+
+
+def test_rows_as_json_may_have_other_fields_and_say_true_or_false(model):
+    forecaster = TableForecaster(model)
+    with pytest.warns(UserWarning, match="the model does not use 'id'"):
+        frame = forecaster.from_json([{"id": 7, "size": 50, "colour": "red", "price": None}])
+    assert list(frame.columns) == ["size", "colour"]
+    part = WordColumn("sold", ("FALSE", "TRUE"))
+    assert _cells(part, [True, False, None]).tolist() == ["TRUE", "FALSE", None]
+
+
+def test_more_draws_are_taken_if_they_are_asked_for(model, tmp_path):
+    model.save(tmp_path)
+    facts = {
+        "digest": "", "data": "t.csv", "target": "price", "task": "regression", "seed": 0, "test": 0.1, "members": 1,
+        "kl_weight": 1.0, "rows": 60, "versions": {}, "asked": {},
+    }  # fmt: skip
+    write_record(tmp_path / "run.json", KIND, facts)
+    inputs = rows(5).without("price")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        usual, few = (TableForecaster.open(tmp_path, draws).forecast(inputs, where="t")["price"] for draws in (None, 3))
+    assert not np.array_equal(usual, few)
+    other = load_table(tmp_path).estimator.set_params(draws=3)
+    np.testing.assert_allclose(few, other.predict(model.coder.matrix(inputs, where="t")))
+
+
 def test_rows_in_other_units_are_mentioned_with_their_column(model):
     other = rows().without("price")
     with pytest.warns(UserWarning, match=r"51 of 60 rows are unlike the training data, row .* in its column 'size'"):
         columns = forecast(model, Frame({**other.columns, "size": 1000 * other.columns["size"] + 1e5}), where="t")
     assert np.sum(columns["unlike"] > 3) == 51  # the others miss the size
+
+
+def test_a_coverage_is_checked_for_classes_too(model):
+    with pytest.raises(ValueError, match=r"coverage=7"):
+        forecast(model, rows(3), where="t", coverage=7.0)
 
 
 def test_a_model_of_classes_names_them():

@@ -61,6 +61,8 @@ def load(path: Place, *, modules: Sequence[str] = (), like: AbstractModel | Fit 
     no name, such as a lambda.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: pass a file that sdebnn.save wrote; sdebnn predict uses runs.")
     if not path.is_file():
         raise ValueError(f"{path} is not there: pass a file that sdebnn.save wrote.")
     if like is not None and not isinstance(like, AbstractModel | Fit):
@@ -70,7 +72,10 @@ def load(path: Place, *, modules: Sequence[str] = (), like: AbstractModel | Fit 
         if kind.startswith("model of sdebnn"):
             return load_model(path, modules, like)
         if not kind.startswith("estimator of sdebnn"):
-            raise ValueError(f"{path} is of the kind {shown(kind)}, which this sdebnn does not know: update sdebnn.")
+            raise ValueError(
+                f"{path} is of the kind {shown(kind)}, and this sdebnn knows models and estimators: pass what "
+                "sdebnn.save wrote, or update sdebnn if it is newer."
+            )
         if modules or like is not None:
             raise ValueError(f"{path} holds an estimator: leave out modules and like.")
         estimators = _estimators()

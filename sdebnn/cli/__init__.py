@@ -13,6 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from sdebnn import __version__
 
+# Typer has no name for it that all its versions share.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # pyright: ignore[reportAssignmentType]
+
 
 class Command(NamedTuple):
     """Where a command is, and the first line of its help."""
@@ -76,19 +79,27 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line. A user's mistake is reported as one line on stderr, with exit code 2."""
+    debug = "--debug" in sys.argv[1:]
+    given = [word for word in sys.argv[1:] if word != "--debug"]  # it may stand anywhere
     try:
         try:
-            app()
+            sys.exit(app(given, standalone_mode=False) or 0)
         finally:
             sys.stdout.flush()  # so that a broken pipe is noticed inside this try
     except BrokenPipeError:  # the reader of the output, such as head, has exited; files are already written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UsageError as error:
+        if debug:
+            raise
+        _refuse_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
     except (ValueError, OSError) as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         _refuse(str(error))
     except Exception:
-        if "--debug" in sys.argv or _has_device():
+        if debug or _has_device():
             raise
         asked = os.environ.get("JAX_PLATFORMS", "")
         _refuse(
@@ -105,6 +116,15 @@ def _has_device() -> bool:
         return bool(jax.devices())
     except Exception:
         return False
+
+
+def _refuse_usage(error: Any) -> None:
+    """Say in one line what is wrong with the arguments. Without any, the help is printed."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(2)
+    place = "sdebnn" if error.ctx is None else error.ctx.command_path
+    _refuse(f"{error.format_message().rstrip('.')}: see {place} --help.")
 
 
 def _refuse(words: str) -> None:

@@ -5,7 +5,6 @@ import importlib.util
 import io
 import json
 import sys
-import tempfile
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import jax
 import typer
 
-from sdebnn.files import write_whole
+from sdebnn.files import made_folder, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,17 +42,14 @@ def check_out(path: Path, suffix: str, *, force: bool, inputs: Iterable[Path]) -
                 raise ValueError(f"out={path} is the file of the inputs, which would be lost: choose another name.")
         if not force:
             raise ValueError(f"{path} exists already: add --force to replace it, or choose another name with --out.")
-    with tempfile.TemporaryFile(dir=path.parent):  # raises an error if the folder is not writable
-        pass
+    made_folder(path.parent)
 
 
 def prepare_pictures(out: Path) -> None:
     """Before long work, check that pictures can be drawn and files can be written."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("pictures need matplotlib: pip install 'sdebnn[plot]'.")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass
+    made_folder(out)
 
 
 def write_page(runs: list[Path], out: Path) -> int:

@@ -41,8 +41,10 @@ def export(
     given = found.contract["input"]
     outputs = ", ".join(tensor["name"] for tensor in found.contract["outputs"])
     shape = " by ".join(map(str, given["shape"]))
-    draws_of = f"{found.contract['draws']} draws" if found.contract["draws"] else "no draws, as a Gaussian process"
+    used = found.contract["draws"]
+    draws_of = f"{used} draws" if used else "no draws, for a Gaussian process needs none"
+    same = "sdebnn predict" if draws is None or not used else f"sdebnn predict --draws {draws}"
     print(
         f"{out}: {found.size / 1e6:.3g} MB, {draws_of}; from {given['name']}, {given['dtype']} of {shape}, to "
-        f"{outputs}; within {found.difference:.1g} of sdebnn predict."
+        f"{outputs}; within {found.difference:.1g} of {same}."
     )

@@ -26,16 +26,25 @@ def evaluate(
     best: BestOption = False,
     as_json: Json = False,
 ) -> None:
-    """Score a run's model on the test part of its data, or on data of your own."""
+    """Score a run's model on the test part of its data, or on data of your own.
+
+    The scores on the test part are those that a run keeps; with another number of draws or steps, it is read again.
+    """
     others = {"--draws": draws is not None, "--steps": steps is not None, "--best": best}
     with plain_warnings():
         if is_table_run(run):
-            check_suits(others, f"is for runs of images and arrays, and {run} is one of a table")
-            scores = tables().result_of(run) if data is None else open_forecaster(run).scores(data)
+            unsuited = {"--steps": steps is not None, "--best": best}
+            check_suits(unsuited, f"is for runs of images and arrays, and {run} is one of a table")
+            if data is None:
+                check_suits({"--draws": draws is not None}, f"needs --data, for {run} does not hold its test rows")
+            scores = tables().result_of(run) if data is None else open_forecaster(run, draws=draws).scores(data)
         elif data is not None:
             check_suits({"--steps": steps is not None}, "is for the test part of a run, and --data is given")
             scores = open_forecaster(run, draws=draws, best=best).scores(data)
         else:
+            if not any(others.values()) and (known := runs.known_scores(run)) is not None:
+                print_result(known, as_json)
+                return
             made, model, likelihood = runs.open_run(run, best=best)
             part = runs.scored_part(run, made.settings)
             scores = runs.score(made, part, model, likelihood, draws, steps).scores
@@ -64,7 +73,7 @@ def predict(
     """
     key_of(seed)
     if is_table_run(run):
-        others = {"--draws": draws is not None, "--seed": seed != 0, "--best": best}
+        others = {"--seed": seed != 0, "--best": best}
         check_suits(others, f"is for runs of images and arrays, and {run} is one of a table")
     check_suffix(out)
     check_out(out, out.suffix, force=force, inputs=(inputs,))

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import json
 import sys
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ def serve(
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     best: BestOption = False,
     log_requests: Annotated[bool, typer.Option("--log-requests", help="Print a line for each request.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each line as one JSON object.")] = False,
 ) -> None:
     """Serve a run's model over HTTP: JSON in, forecasts with their uncertainty out.
 
@@ -35,16 +37,19 @@ def serve(
     """
     key_of(seed)
     if is_table_run(run):
-        others = {"--draws": draws is not None, "--seed": seed != 0, "--best": best}
+        others = {"--seed": seed != 0, "--best": best}
         check_suits(others, f"is for runs of images and arrays, and {run} is one of a table")
     serving = _serving()
     limits = serving.Limits(max_rows, max_bytes, max_batch)
     with serving.bound_socket(host, port) as sock, plain_warnings():
         forecaster = open_forecaster(run, draws=draws, seed=seed, best=best)
         app = serving.app_of(forecaster, name=run.name, limits=limits)
-        serving.answer_requests(
-            app, sock, say=functools.partial(print, flush=True), log_requests=log_requests, debug="--debug" in sys.argv
-        )
+        say = functools.partial(_say, serving.url_of(sock), as_json)
+        serving.answer_requests(app, sock, say=say, log_requests=log_requests, debug="--debug" in sys.argv)
+
+
+def _say(url: str, as_json: bool, words: str) -> None:
+    print(json.dumps({"url": url, "message": words}) if as_json else words, flush=True)
 
 
 def _serving() -> Any:

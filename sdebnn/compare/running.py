@@ -22,7 +22,7 @@ from sdebnn.compare import images, vectors
 from sdebnn.compare.rows import Row
 from sdebnn.contract import AbstractModel
 from sdebnn.data import DataSet, Part, Standardiser, formats, held_out
-from sdebnn.files import save_array
+from sdebnn.files import made_folder, save_array
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
 from sdebnn.prediction import evaluate, predict
@@ -171,7 +171,7 @@ class Comparison:
 
     def add(self, row: Row, *, progress: bool = True) -> dict[str, Any]:
         """Train a row, score it, and save the scores."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        made_folder(self.out)
         scores = self._scored(row, progress)
         self.done.append(scores)
         write_record(self.file, KIND, {"settings": self.settings, "machine": _machine(), "rows": self.in_order()})

@@ -31,7 +31,7 @@ from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.drawing import drawing_program, ensemble_of, ensemble_shapes, is_shape
 from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two
-from sdebnn.estimators.training import Rows, Schedule, Trained, trained
+from sdebnn.estimators.training import MembersBar, Rows, Schedule, Trained, trained
 from sdebnn.estimators.workers import Workers, cores
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood, Weighted
@@ -196,8 +196,8 @@ class Estimator(BaseEstimator):
             self._fit_ensemble(task.table, workers)
 
     def _workers(self) -> Workers:
-        """A thread for each core. The progress of several members would be mixed up, and a GPU runs one at a time."""
-        return Workers(1 if self.verbose or platform() != "cpu" else min(cores(), self.members + 1))
+        """A thread for each core; a GPU runs one member at a time."""
+        return Workers(1 if platform() != "cpu" else min(cores(), self.members + 1))
 
     def _fit_ensemble(self, table: Table, workers: Workers) -> Calibration | None:
         """Train the members, each on the rows that it does not hold out, and calibrate the ensemble."""
@@ -220,14 +220,15 @@ class Estimator(BaseEstimator):
         if len(parts) * len(parts[0][0].x) * columns <= NUMBERS_IN_MEMORY:
             arrays = [(self._arrays(table.padded(PADDED_ROWS)), self._held_out_arrays(part)) for table, part in parts]
             data = jax.tree.map(jnp.asarray, arrays)
-            start = functools.partial(self._started, workers, likelihood, data)
-            tasks = [start(members[0], 0)]
-            if parts[0][1] is not None:
-                # While the first member compiles the training, this compiles the predictions for the calibration.
-                some = parts[0][1].at(slice(MAX_CALIBRATION_ROWS // len(parts))).x
-                workers.start(lambda _: self._drawn(ensemble_of(self.net_, members), some, self._calibration_draws))
-            tasks += [start(model, i) for i, model in enumerate(members) if i > 0]
-            found = [task.result() for task in tasks]
+            with MembersBar(bool(self.verbose), self.members, float(self.kl_weight), len(parts[0][0].x)) as bar:
+                start = functools.partial(self._started, workers, bar, likelihood, data)
+                tasks = [start(members[0], 0)]
+                if parts[0][1] is not None:
+                    # While the first member compiles the training, this compiles the predictions for the calibration.
+                    some = parts[0][1].at(slice(MAX_CALIBRATION_ROWS // len(parts))).x
+                    workers.start(lambda _: self._drawn(ensemble_of(self.net_, members), some, self._calibration_draws))
+                tasks += [start(model, i) for i, model in enumerate(members) if i > 0]
+                found = [task.result() for task in tasks]
         return [
             self._fit_member(model, *parts[i % len(parts)], i) if known is None else known
             for i, (model, known) in enumerate(zip(members, found, strict=True))
@@ -236,6 +237,7 @@ class Estimator(BaseEstimator):
     def _started(
         self,
         workers: Workers,
+        bar: MembersBar,
         likelihood: AbstractLikelihood,
         data: list[tuple[Rows, Rows | None]],
         model: AbstractModel,
@@ -243,10 +245,9 @@ class Estimator(BaseEstimator):
     ) -> Future[Trained | None]:
         """The training of a member, started on the rows of its fold."""
         rows, held_out = data[index % len(data)]
-        title = f"Member {index + 1} of {self.members}" if self.verbose else None
         return workers.start(
             trained, model, likelihood, rows, held_out, self._schedule(len(rows[0])), seed=self.seed_, index=index,
-            title=title,
+            bar=bar,
         )  # fmt: skip
 
     def _schedule(self, rows: int) -> Schedule:

@@ -31,10 +31,11 @@ from sdebnn.train.fallback import is_good
 from sdebnn.train.objective import elbo
 from sdebnn.train.optimizers import optimizer_of
 from sdebnn.train.options import Optimizer
-from sdebnn.train.progress import Display, say
+from sdebnn.train.progress import Display
 from sdebnn.train.validation import VALIDATION_DRAWS, Best, Scores
 from sdebnn.train.xla_options import compiler_options
 
+UNITS = 1000  # of a progress bar for each member
 _COMPILING = threading.Lock()  # threads that start together would all compile the same program
 
 Rows = tuple[Float[Array | np.ndarray, "_ input"], Float[Array | np.ndarray, "_ column"]]  # inputs and targets
@@ -104,38 +105,58 @@ def trained(
     *,
     seed: int,
     index: int,
-    title: str | None = None,
+    bar: "MembersBar",
 ) -> Trained | None:
     """Train a member; None if a number was not finite or the ELBO exploded, which ``fit`` knows how to handle.
 
-    ``check`` is called between calls of the device, and may raise an exception to end the training. With a ``title``,
-    progress is shown.
+    ``check`` is called between calls of the device, and may raise an exception to end the training.
     """
     call, state = _begun(model, likelihood, data, held_out, schedule, seed, index)
-    examples, every, show = data[0].shape[0], schedule.validate_every, title is not None
+    examples, every = data[0].shape[0], schedule.validate_every
     steps, best, elbos = examples // schedule.batch_size, Best(state.average), np.zeros(0)
-    say(title or "", show=show)
-    with Display(show, schedule.epochs * steps, schedule.kl_weight, 0.0, examples) as display:
-        for first in range(0, schedule.epochs, every):
-            check()
-            epochs = min(every, schedule.epochs - first)
-            state, record = _program(platform())(call, state, np.int32(first), np.int32(epochs))
-            new = np.asarray(record.elbo, float)[: epochs * steps]
-            elbos = np.concatenate([elbos, new])
-            if not all(is_good(each, elbos[0], examples) for each in new):
-                return None
-            scores = Scores(nll=float(record.nll), elbo=np.nan, kl=np.nan, accuracy=np.nan)
-            if held_out is None:
-                best = best._replace(parameters=state.average)
-            elif epochs == every:
-                best = best.after(len(elbos), state.average, scores, "nll")
-            display.update(len(elbos), _row(record, examples, scores if best.step else None))
-            if best.waited >= schedule.patience:
-                break
+    for first in range(0, schedule.epochs, every):
+        check()
+        epochs = min(every, schedule.epochs - first)
+        state, record = _program(platform())(call, state, np.int32(first), np.int32(epochs))
+        new = np.asarray(record.elbo, float)[: epochs * steps]
+        elbos = np.concatenate([elbos, new])
+        if not all(is_good(each, elbos[0], examples) for each in new):
+            return None
+        scores = Scores(nll=float(record.nll), elbo=np.nan, kl=np.nan, accuracy=np.nan)
+        if held_out is None:
+            best = best._replace(parameters=state.average)
+        elif epochs == every:
+            best = best.after(len(elbos), state.average, scores, "nll")
+        stops = best.waited >= schedule.patience
+        share = 1.0 if stops else (first + epochs) / schedule.epochs
+        bar.update(index, share, _row(record, examples, scores if best.step else None))
+        if stops:
+            break
     found = np.asarray(best.parameters)
     if (held_out is not None and not best.step) or not np.isfinite(found).all():
         return None
     return Trained(eqx.combine(jax.tree.map(jnp.asarray, _tree(found, call.like)), call.rest), elbos)
+
+
+class MembersBar:
+    """One progress bar for all members, which may be trained side by side. One that stops early is done."""
+
+    def __init__(self, show: bool, members: int, kl_weight: float, examples: int):
+        self._display = Display(show, members * UNITS, kl_weight, 0.0, examples)
+        self._done, self._lock = [0.0] * members, threading.Lock()
+
+    def __enter__(self) -> "MembersBar":
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._display.__exit__()
+
+    def update(self, index: int, share: float, row: dict[str, float]) -> None:
+        """Show that a share of the training of a member is done, and its numbers."""
+        with self._lock:
+            self._done[index] = share
+            self._display.update(int(UNITS * sum(self._done)), row)
 
 
 def _begun(

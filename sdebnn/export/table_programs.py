@@ -59,10 +59,8 @@ def _with_draws(estimator: SDEBNNRegressor | SDEBNNClassifier, draws: int | None
     if draws is None:
         return estimator
     check_count("draws", draws)
-    if getattr(estimator, "gp_", None) is not None:
-        raise ValueError(
-            f"draws={draws} has no meaning for this model, which is a Gaussian process and needs none: leave it out."
-        )
+    if getattr(estimator, "gp_", None) is not None:  # its forecast is exact
+        return estimator
     if estimator.scores_ is not None and draws != estimator.draws_:
         raise ValueError(f"draws={draws}: the intervals of this model need {estimator.draws_} draws: leave it out.")
     changed = copy.copy(estimator)

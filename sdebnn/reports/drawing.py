@@ -1,5 +1,6 @@
 """Pictures of a report, as SVG inside the page: their ink, paper and shades are those of the page's theme."""
 
+import hashlib
 import io
 import re
 from collections.abc import Callable
@@ -52,13 +53,15 @@ def _written(figure: Figure) -> str:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sdebnn", "font.family": "sans-serif"}):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None}, dpi=110)
     text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     for colour, themed in THEMED.items():
         text = text.replace(colour, themed)
-    return re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
-    )
+    text = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", text)  # equal images have equal names, which nothing refers to
+    # Names of parts are those of no other picture on the page; the page decides on the size.
+    own = hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{own}-", text)
+    head, rest = text.split(">", 1)
+    return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest
 
 
 def reliability(subject: Subject) -> str:

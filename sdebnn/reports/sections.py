@@ -225,4 +225,7 @@ def repeating(subjects: list[Subject]) -> Section:
     """How to make the same again."""
     commands = "\n".join(each.command for each in subjects)
     words = "On the same device and with the same versions this gives the same numbers, bit for bit on processors."
-    return Section("How to repeat it", f"<pre>{escaped(commands)}</pre>{paragraph(words)}")
+    return Section(
+        "How to repeat it",
+        f'<pre tabindex="0" role="region" aria-label="Commands">{escaped(commands)}</pre>{paragraph(words)}',
+    )

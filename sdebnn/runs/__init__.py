@@ -2,13 +2,14 @@
 
 from sdebnn.runs.run import Run, make, open_run
 from sdebnn.runs.settings import Settings, read_about, read_distance, read_settings, read_stages
-from sdebnn.runs.training import DRAWS, draws_of, score, scored_part, train
+from sdebnn.runs.training import DRAWS, draws_of, known_scores, score, scored_part, train
 
 __all__ = [
     "DRAWS",
     "Run",
     "Settings",
     "draws_of",
+    "known_scores",
     "make",
     "open_run",
     "read_about",

@@ -119,7 +119,7 @@ def train(
         result = {
             **found.scores,
             "elbo": _bound(run, fitted.model, fitted.likelihood, part),
-            "settings": settings._asdict(),
+            "settings": {**settings._asdict(), "epochs": sum(stages)},
             "draws": draws,
             "members": len(run.nets),
             "examples": len(part.x),
@@ -200,6 +200,20 @@ def outcomes(
     unlike = np.concatenate([distance.to(features(np.asarray(part.x[i : i + COMPARED_ROWS]))) for i in rows])
     made = outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
     return made._replace(unlike=unlike)
+
+
+def known_scores(out: Path) -> dict[str, Any] | None:
+    """The scores on the test part that a run keeps; None if it is not done, or another model than the last is asked."""
+    result, stages = out / "result.json", read_run(out)["stages"]
+    if not result.exists():
+        return None
+    found = read_result(result)
+    if found.get("epochs") != sum(stages):
+        return None
+    others = ("fit_seconds", "elbo")
+    return {name: value for name, value in found.items() if isinstance(value, float) and name not in others} | {
+        "draws": found.get("draws")
+    }
 
 
 def scored_part(out: Path, settings: Settings) -> Part:

@@ -5,6 +5,6 @@
 
 from sdebnn.serve.app import app_of
 from sdebnn.serve.limits import Limits
-from sdebnn.serve.server import answer_requests, bound_socket
+from sdebnn.serve.server import answer_requests, bound_socket, url_of
 
-__all__ = ["Limits", "answer_requests", "app_of", "bound_socket"]
+__all__ = ["Limits", "answer_requests", "app_of", "bound_socket", "url_of"]

@@ -23,7 +23,7 @@ def read_request(body: bytearray, forecaster: Forecaster, most_rows: int) -> tup
     except RecursionError:
         raise HTTPException(400, TOO_DEEP) from None
     except ValueError as error:  # of syntax or encoding
-        raise HTTPException(400, f"the body is no valid JSON ({error}): send {{'rows': [...]}}.") from None
+        raise HTTPException(400, f'the body is no valid JSON ({error}): send {{"rows": [...]}}.') from None
     if not isinstance(content, dict) or "rows" not in content:
         raise HTTPException(422, f"the body is {shown(content)}: send an object with the field rows.")
     unknown = next((name for name in content if name not in FIELDS), None)

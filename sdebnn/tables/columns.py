@@ -105,6 +105,13 @@ class ColumnCoder(NamedTuple):
             return part.encoded(column)
         if not is_words(column):  # words that look like numbers, such as codes
             column = np.array([None if np.isnan(cell) else as_word(cell) for cell in column], object)
+        gone = sum(cell is None for cell in column)
+        if gone and None not in part.words:
+            warnings.warn(
+                f"{where}: {gone} words are missing in column {shown(part.name)}, and none was in training: they count "
+                "as none of its words.",
+                stacklevel=3,
+            )
         unknown = [cell for cell in column if cell is not None and cell not in part.words]
         if unknown and len(part.words) < MAX_WORDS:
             warnings.warn(

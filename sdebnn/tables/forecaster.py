@@ -1,11 +1,12 @@
 """A run of a table as a ``Forecaster``."""
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sdebnn.checks import shown
+from sdebnn.checks import check_count, shown
 from sdebnn.columns import Columns
 from sdebnn.tables.columns import NumberColumn, WordColumn
 from sdebnn.tables.forecasts import forecast
@@ -20,9 +21,14 @@ class TableForecaster(NamedTuple):
     model: TableModel
 
     @staticmethod
-    def open(run: Path) -> "TableForecaster":
-        """The model of a run."""
-        return TableForecaster(open_table(run))
+    def open(run: Path, draws: int | None = None) -> "TableForecaster":
+        """The model of a run, with another number of draws than usual if it is given."""
+        model = open_table(run)
+        if draws is not None:
+            check_count("draws", draws)
+            if model.estimator.scores_ is None:  # the scores of conformal intervals are those of as many draws
+                model.estimator.draws = draws
+        return TableForecaster(model)
 
     @property
     def target(self) -> str:
@@ -50,12 +56,16 @@ class TableForecaster(NamedTuple):
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
             raise ValueError("rows must be a list of at least one object with the names of the columns.")
         names = {part.name for part in self.model.coder.parts}
-        unknown = next((name for row in rows for name in row if name not in names and name != self.target), None)
-        if unknown is not None:
-            raise ValueError(f"{shown(unknown)} is no column of this model: it takes {', '.join(sorted(names))}.")
+        left_out = {*self.model.coder.left_out, self.target}
+        extra = dict.fromkeys(name for row in rows for name in row if name not in names and name not in left_out)
         absent = names - {name for row in rows for name in row}
         if absent:
-            raise ValueError(f"no row has the column {shown(sorted(absent)[0])}: write null where it is missing.")
+            raise ValueError(
+                f"no row has the column {shown(sorted(absent)[0])}: write null where it is missing; the model takes "
+                f"{', '.join(sorted(names))}."
+            )
+        if extra:
+            warnings.warn(f"rows: the model does not use {', '.join(map(shown, extra))}.", stacklevel=2)
         return Frame({part.name: _cells(part, [row.get(part.name) for row in rows]) for part in self.model.coder.parts})
 
     def forecast(self, inputs: Frame, *, where: str, coverage: float = 0.95) -> Columns:
@@ -73,9 +83,15 @@ def _described(part: NumberColumn | WordColumn) -> dict[str, Any]:
     return {"name": part.name, "kind": "word", "words": list(part.words)}
 
 
+def _truth(part: WordColumn, value: bool) -> str:
+    """The word by which a column says whether something is true."""
+    return next((word for word in part.words if word is not None and word.lower() == str(value).lower()), str(value))
+
+
 def _cells(part: NumberColumn | WordColumn, cells: list[Any]) -> np.ndarray:
     """The cells of one column, as ``read_frame`` would return them."""
     if isinstance(part, WordColumn):
+        cells = [_truth(part, cell) if isinstance(cell, bool) else cell for cell in cells]
         wrong = next((cell for cell in cells if cell is not None and not isinstance(cell, str)), None)
         if wrong is not None:
             raise ValueError(f"column {shown(part.name)} holds {shown(wrong)}: it takes words, in quotes.")

@@ -9,6 +9,7 @@ from sdebnn.checks import shown
 from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.data import UnlikeTrainingWarning
 from sdebnn.estimators import SDEBNNRegressor
+from sdebnn.estimators.conformal import check_level
 from sdebnn.outcomes import NumberOutcomes, Outcomes
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
@@ -22,6 +23,7 @@ def forecast(model: TableModel, frame: Frame, *, where: str, coverage: float = 0
     class, and the entropy in nats with its part that more rows would reduce. ``unlike`` is how far the row is from the
     training rows: 99 % of those have at most 1.
     """
+    check_level("coverage", coverage)
     x = model.inputs(frame, where=where)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnlikeTrainingWarning)  # ``inputs`` has said so, and named the column
@@ -72,7 +74,7 @@ def _known(model: TableModel, frame: Frame, where: str) -> tuple[Frame, np.ndarr
         return frame, y
     known = np.isin(y, estimator.classes_)
     if not known.any():
-        raise ValueError(f"{where} holds no row of a class that training knew: {shown(estimator.classes_)}.")
+        raise ValueError(f"{where} holds no row of a class that training knew: {shown(estimator.classes_.tolist())}.")
     if not known.all():
         warnings.warn(
             f"{where}: {int((~known).sum())} rows of classes that training did not know, such as "

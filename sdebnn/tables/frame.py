@@ -13,9 +13,14 @@ from sdebnn.checks import shown
 from sdebnn.data import text
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in lower case
+MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2})?"
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|(19|20)\d\d[-/](0?[1-9]|1[0-2])"
+    rf"|(\d{{1,2}}\.?[- ])?{MONTH}[- ,]+(\d{{1,2}},? +)?\d{{2,4}}|\d{{1,2}}:\d{{2}}(:\d{{2}})?( ?[ap]\.?m\.?)?",
+    re.IGNORECASE,
 )
+# A number in a form that is not read: with a unit, a decimal comma, or separators of thousands.
+NUMBER_LIKE = re.compile(r"[-+]?[$€£¥]?\s?\d+([ ,.'_]\d{3})*([.,]\d+)?\s?[%$€£¥]?")
 MOSTLY = 0.5  # a column with a larger share of numbers is meant as numbers, of dates as dates
 MAX_CELLS = 2**28
 
@@ -58,15 +63,18 @@ def read_frame(
     none or ?, are missing. Columns of dates are refused, and so are columns of numbers with a few cells that are none.
     Columns in ``words`` hold words, whatever they look like; if ``used`` is given, all others than these do, too.
     """
-    kinds = partial(_is_known_as_words, frozenset(words), None if used is None else frozenset(used))
-    return text.parsed(Path(path), partial(text.cells, keep_empty=True), partial(_parse, kinds))
+    needed = None if used is None else frozenset(used)
+    kinds = partial(_is_known_as_words, frozenset(words), needed)
+    return text.parsed(Path(path), partial(text.cells, keep_empty=True), partial(_parse, kinds, needed))
 
 
 def _is_known_as_words(words: frozenset[str], used: frozenset[str] | None, name: str) -> bool:
     return name in words or (used is not None and name not in used)
 
 
-def _parse(known_as_words: Callable[[str], bool], path: Path, lines: text.Lines) -> Frame:
+def _parse(
+    known_as_words: Callable[[str], bool], used: frozenset[str] | None, path: Path, lines: text.Lines
+) -> Frame:  # fmt: skip
     names: list[str] = []
     cells: list[list[str]] = []
     numbers: list[int] = []
@@ -81,8 +89,7 @@ def _parse(known_as_words: Callable[[str], bool], path: Path, lines: text.Lines)
                 f"{path} line {empty} is empty: remove it, or write its separators if all cells are missing."
             )
         if not names:
-            names = stripped
-            _check_names(path, names)
+            names = _checked_names(path, stripped, used)
             cells = [[] for _ in names]
             continue
         if len(row) != len(names):
@@ -102,14 +109,17 @@ def _parse(known_as_words: Callable[[str], bool], path: Path, lines: text.Lines)
     })  # fmt: skip
 
 
-def _check_names(path: Path, names: list[str]) -> None:
+def _checked_names(path: Path, names: list[str], used: frozenset[str] | None) -> list[str]:
+    """The names of the columns. Those that are not used may be empty, or occur twice, and get a name by their place."""
     if any(text.numbers([name]) is not None for name in names):
         raise ValueError(
             f"{path} has numbers in its first line, {shown(names)}: name the columns there, such as height,weight."
         )
-    for name in names:
-        if not name or names.count(name) > 1:
+    unclear = {name for name in names if not name or names.count(name) > 1}
+    for name in unclear:
+        if used is None or name in used:
             raise ValueError(f"{path} has the column name {shown(name)} in its first line twice or empty: name each.")
+    return [f"column {place}" if name in unclear else name for place, name in enumerate(names, start=1)]
 
 
 def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.ndarray:
@@ -121,9 +131,12 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
         return np.array([np.nan if value is None else value[0] for value in values], np.float64)
     if is_number.sum() > MOSTLY * known:
         row = int(np.argmax(~missing & ~is_number))
+        remedy = "write it as a decimal number such as 1000.5, or leave the cell empty if it is missing"
+        if _is_large(cells[row]):
+            remedy = "it is beyond the range of 32-bit floats: choose another unit"
         raise ValueError(
             f"{path} line {lines[row]}, column {shown(name)} holds {shown(cells[row])}, and most of its cells are "
-            "numbers: write it as a decimal number such as 1000.5, or leave the cell empty if it is missing."
+            f"numbers: {remedy}."
         )
     dates = [cell for cell, gone in zip(cells, missing, strict=True) if not gone and DATE.fullmatch(cell)]
     if len(dates) > MOSTLY * known:
@@ -131,7 +144,22 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
             f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: replace them by numbers that "
             "matter, such as the year, the month or the days since a first day, or remove the column."
         )
+    alike = [cell for cell, gone in zip(cells, missing, strict=True) if not gone and NUMBER_LIKE.fullmatch(cell)]
+    if len(alike) > MOSTLY * known:
+        cell = next((cell for cell in alike if text.numbers([cell]) is None), alike[0])
+        raise ValueError(
+            f"{path} column {shown(name)} holds {shown(cell)}, which looks like a number in another form: write it as "
+            "a decimal number such as 1000.5, without units or separators of thousands."
+        )
     return _words(cells)
+
+
+def _is_large(cell: str) -> bool:
+    """Whether a cell is a decimal number, but too large."""
+    try:
+        return abs(float(cell)) > text.FLOAT32_MAX
+    except ValueError:
+        return False
 
 
 def _words(cells: list[str]) -> np.ndarray:

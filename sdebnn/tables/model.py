@@ -28,6 +28,7 @@ RULES: Rules = {
     "limit": number(0.0),
 }
 MANY = 20  # different whole numbers: more are a quantity, fewer may be classes
+ARRAYS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".parquet")  # files that are no text
 FAR = 3.0  # a distance of which the user is warned
 
 
@@ -44,10 +45,13 @@ class TableModel(NamedTuple):
         """What the model does."""
         return "regression" if isinstance(self.estimator, SDEBNNRegressor) else "classification"
 
-    def read(self, path: Path) -> Frame:
-        """The table in a file, with columns of the kinds that training had."""
+    def read(self, path: Path, *, with_target: bool = False) -> Frame:
+        """The table in a file, with columns of the kinds that training had. Others are not looked at."""
+        if path.suffix.lower() in ARRAYS or path.is_dir():
+            raise ValueError(f"{path} is no table: a run of a table takes a .csv file with named columns.")
         words = [part.name for part in self.coder.parts if isinstance(part, WordColumn)]
-        return read_frame(path, words=words, used=[self.target, *(part.name for part in self.coder.parts)])
+        names = [part.name for part in self.coder.parts]
+        return read_frame(path, words=words, used=[self.target, *names] if with_target else names)
 
     def inputs(self, frame: Frame, *, where: str) -> np.ndarray:
         """The matrix of the estimator. The column of the target may be there, and is not used.

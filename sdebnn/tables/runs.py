@@ -162,6 +162,8 @@ def _trained(
     if task == "classification" and test is not None:
         train, test = _with_all_classes(train, test, target)
     say(f"{task.capitalize()} of {target!r} from {len(frame.columns) - 1} columns of {train.rows} rows.")
+    if test is None and settings.test:
+        say("No row is left for the test, so there will be no scores: pass more rows.")
     clock = time.perf_counter()
     model = fit_table(
         train, target, task, where=where, members=settings.members, kl_weight=settings.kl_weight,
@@ -209,4 +211,4 @@ def result_of(out: Path) -> dict[str, Any]:
 
 def scores_on(model: TableModel, path: Path) -> dict[str, Any]:
     """The scores of a model on the rows of another file."""
-    return table_scores(model, model.read(path), where=path.name)
+    return table_scores(model, model.read(path, with_target=True), where=path.name)

@@ -125,7 +125,7 @@ class TrainingRun:
     def _leave(self, number: int) -> None:
         """End the process as the deferred signal would have."""
         assert self.checkpointer is not None
-        self.display.say(f"Saved step {self.step} in {self.checkpointer.folder.path}: resume it to continue.")
+        self.display.say(f"Saved step {self.step} in {self.checkpointer.folder.path}: resume the run to continue.")
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)

@@ -1,0 +1,231 @@
+"""The page about a run: its numbers from the saved forecasts, and in a real browser its tables, pictures and rules."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sdebnn import cli, metrics, runs
+from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_outcomes, save_outcomes
+from sdebnn.reports import report, subject, write_report
+from sdebnn.reports.page import Cell, Section, page, table
+from sdebnn.reports.sections import shown_score
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A net of small images, trained for two epochs."""
+    root = tmp_path_factory.mktemp("reports")
+    rng = np.random.default_rng(0)
+    y = np.arange(160) % 2
+    x = rng.integers(0, 120, (160, 8, 8, 1)) + 90 * y[:, None, None, None]
+    np.savez(root / "data.npz", x=x.astype(np.uint8), y=np.array(["dark <b>", "light & bright"])[y])
+    runs.train(
+        runs.Settings(str(root / "data.npz"), epochs=2, validation=0.2, test=0.3), root / "run", progress=False
+    )  # fmt: skip
+    (root / "data.npz").unlink()
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """A regression on a line."""
+    out = tmp_path_factory.mktemp("line") / "wave"
+    runs.train(runs.Settings("wave", epochs=3), out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def written(run):
+    """The page about the net, as a file."""
+    path = run.parent / "report.html"
+    size = write_report([run], path)
+    assert size == path.stat().st_size < 5_000_000
+    return path
+
+
+def test_the_numbers_of_a_report_follow_from_the_saved_forecasts(run):
+    text, outcomes = report([run]), load_outcomes(run)
+    assert isinstance(outcomes, ClassOutcomes)
+    probs = outcomes.samples.astype(float).mean(0)
+    wanted = {
+        "accuracy": np.mean(probs.argmax(-1) == outcomes.labels),
+        "nll": -np.mean(np.log(probs[np.arange(len(probs)), outcomes.labels])),
+        "ece15": float(metrics.ece(jnp.asarray(probs[None]), jnp.asarray(outcomes.labels), 15)),
+    }
+    for name, value in wanted.items():
+        shown = re.search(rf"<th scope=\"row\">{name}</th><td[^>]*data-value=\"([^\"]+)\">([^<]+)", text)
+        assert shown is not None, name
+        assert float(shown[1]) == pytest.approx(value, rel=1e-5), name
+        assert shown[2].startswith(shown_score(name, value)), name
+    result = json.loads((run / "result.json").read_text())
+    assert result["accuracy"] == pytest.approx(wanted["accuracy"])
+    assert result["nll"] == pytest.approx(wanted["nll"], rel=1e-4)
+
+
+def test_a_report_says_what_was_trained_what_not_to_trust_and_how_to_repeat_it(run):
+    text = report([run])
+    for words in (
+        "How it did, and how sure that is", "What was trained, and how", "What it must not be trusted with",
+        "How to repeat it", "sdebnn train --data", "--epochs 2", "--validation 0.2", "--test 0.3", "images of 8 by 8",
+        "unlike", "Images that tell most", "Calibration", "Uncertainty by its source", "Loss",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "dark &lt;b&gt;" in text  # names of classes cannot become HTML
+    assert "light & bright" not in text
+    assert "<b>" not in text
+    assert not re.search(r"(src|href)=\"(?!#|data:)", text)  # nothing from elsewhere
+    assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refused):
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    outcomes = load_outcomes(other)
+    save_outcomes(other, outcomes._replace(labels=1 - outcomes.labels))
+    text = report([run, other])
+    shown = re.search(r"<th scope=\"row\">accuracy</th><td[^>]*data-value=\"([^\"]+)\".*?data-value=\"([^\"]+)\"", text)
+    assert shown is not None
+    assert float(shown[1]) + float(shown[2]) == pytest.approx(1)
+    assert "Side by side" in text
+    assert str(other) in text  # two folders of one name are told apart by their paths
+    refused(lambda: report([run, line]), "predict classes and others numbers")
+    refused(lambda: report([tmp_path]), "has no scores yet")
+    refused(lambda: report([]), "no run was given")
+
+
+def test_a_report_of_a_line_has_its_band_and_the_scores_of_numbers(line):
+    text, outcomes = report([line]), load_outcomes(line)
+    assert isinstance(outcomes, NumberOutcomes)
+    rmse = np.sqrt(np.mean((outcomes.mean.astype(float).mean(0) - outcomes.y) ** 2))
+    shown = re.search(r"<th scope=\"row\">rmse</th><td[^>]*data-value=\"([^\"]+)\"", text)
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(rmse, rel=1e-5)
+    for words in ("The forecast along the line", "Coverage", "Ranks of the truth", "Predicted and true"):
+        assert words in text, words
+
+
+def test_curves_go_on_over_stages_and_lines_that_were_cut_off_are_left_out(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    log = copy / "metrics.jsonl"
+    log.write_text(log.read_text() + '{"epoch": 3, "los')
+    curve = subject(copy).curve
+    assert max(row["epoch"] for row in curve) == 2
+    assert all(a["epoch"] <= b["epoch"] for a, b in pairwise(curve))
+
+
+def test_the_command_writes_the_page_and_says_so(run, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    cli.app(["report", str(run), "--out", str(out), "--json"], standalone_mode=False)
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["bytes"] == out.stat().st_size
+    with pytest.raises(ValueError, match="exists already: add --force"):
+        cli.app(["report", str(run), "--out", str(out)], standalone_mode=False)
+    with pytest.raises(ValueError, match=r"must end in \.html"):
+        cli.app(["report", str(run), "--out", str(tmp_path / "page.pdf")], standalone_mode=False)
+
+
+# In a browser
+
+
+def dumped(text, folder, script="", width=1200, dark=False):
+    """The page in Chromium after a script has run: what the script returned, and what was said on the console."""
+    tail = (
+        "<script>(async () => { let found; try { found = await (async () => {" + script + "})(); }"
+        " catch (error) { found = {error: String(error)}; }"
+        " const place = document.createElement('pre'); place.id = 'found'; place.textContent = JSON.stringify(found);"
+        " document.body.append(place); })();</script>"
+    )
+    path = folder / "tried.html"
+    path.write_text(text.replace("</body>", tail + "</body>"))
+    done = subprocess.run(
+        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=30000",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", "--dump-dom",
+         path.as_uri()],
+        capture_output=True, text=True, timeout=180, check=True,
+    )  # fmt: skip
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
+    assert found is not None, done.stderr[-2000:]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(found[1])), console
+
+
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+
+@in_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_passes_the_rules_of_accessibility(written, tmp_path, dark):
+    axe_core_python = pytest.importorskip("axe_core_python")
+    axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
+    text = written.read_text().replace("</head>", f"<script>{axe}</script></head>")
+    script = (
+        "const found = await axe.run(); return {paper: getComputedStyle(document.body).backgroundColor, passes:"
+        " found.passes.length, wrong: found.violations.map(rule => [rule.id, rule.nodes[0].html.slice(0, 200)])};"
+    )
+    found, console = dumped(text, tmp_path, script, dark=dark)
+    assert found.get("wrong") == [], found
+    assert found["passes"] > 10
+    shade = sum(map(int, re.findall(r"\d+", found["paper"])[:3]))
+    assert (shade < 200) == dark
+    assert not console, console
+
+
+@in_browser
+@pytest.mark.slow
+def test_tables_sort_pictures_are_there_and_a_phone_shows_it_all(written, tmp_path):
+    script = """
+      const table = document.querySelector("table.sorts"), head = table.tHead.rows[0].cells[1];
+      const values = () => [...table.tBodies[0].rows].map(row => Number(row.cells[1].dataset.value));
+      head.querySelector("button").click(); const up = values(), upwards = head.getAttribute("aria-sort");
+      head.querySelector("button").click(); const down = values(), downwards = head.getAttribute("aria-sort");
+      const boxes = [...document.querySelectorAll("figure svg")].map(svg => svg.getBoundingClientRect());
+      const frame = document.createElement("iframe");
+      frame.style.width = "390px"; frame.style.height = "800px"; frame.srcdoc = document.documentElement.outerHTML
+        .replace(/<script[^]*?<\\/script>/g, "");
+      document.body.append(frame);
+      await new Promise(done => frame.addEventListener("load", done));
+      const phone = frame.contentDocument.documentElement;
+      return {up, down, upwards, downwards, sizes: boxes.map(box => Math.min(box.width, box.height)),
+              phone: [phone.scrollWidth, phone.clientWidth]};
+    """
+    found, console = dumped(written.read_text(), tmp_path, script)
+    assert "error" not in found, found
+    assert found["up"] == sorted(found["up"])
+    assert found["down"] == found["up"][::-1]
+    assert (found["upwards"], found["downwards"]) == ("ascending", "descending")
+    assert len(found["sizes"]) >= 5
+    assert min(found["sizes"]) > 100
+    assert found["phone"][0] <= found["phone"][1] <= 390
+    assert not console, console
+
+
+def test_tables_and_sections_are_escaped_and_numbers_can_be_sorted():
+    text = table("<c>", ["a", "b"], [["x<y", Cell("1 %", 0.01)], ["z", Cell("2 %", 0.02)]])
+    assert "&lt;c&gt;" in text
+    assert "x&lt;y" in text
+    assert 'data-value="0.01"' in text
+    whole = page("<t>", "about", [Section("How it did, and more", text)])
+    assert 'href="#how-it-did-and-more"' in whole
+    assert "<title>&lt;t&gt;</title>" in whole
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
+def test_a_report_needs_no_parameters_of_the_net(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "checkpoints")
+    assert report([copy])
