@@ -42,11 +42,12 @@ LAYERS = {
         "artifacts": 2,
         "tables": 3,
         "forecasters": 4,
-        "export": 5,
-        "serve": 6,
-        "plots": 7,
-        "reports": 8,
-        "verify": 9,
+        "shifts": 5,
+        "export": 6,
+        "serve": 7,
+        "plots": 8,
+        "reports": 9,
+        "verify": 10,
     },
 }
 # Each job: its colour, and the rooms that its steps enter.

@@ -189,7 +189,7 @@ class NetForecaster(NamedTuple):
 
     def scores(self, path: Path) -> dict[str, float]:
         """The scores on pictures in folders of their classes, or on x and y of a .npz file."""
-        return self.scores_of(self._labelled(path))
+        return self.scores_of(self.labelled(path))
 
     def scores_of(self, part: Part, steps: int | None = None) -> dict[str, float]:
         """The scores on examples with their targets."""
@@ -198,7 +198,8 @@ class NetForecaster(NamedTuple):
             steps=steps,
         )  # fmt: skip
 
-    def _labelled(self, path: Path) -> Part:
+    def labelled(self, path: Path) -> Part:
+        """The examples with their targets in folders of their classes, or x and y of a .npz file."""
         classes = self.about.classes
         if path.is_dir() and self.about.are_images and classes is not None:
             return folders.labelled_pictures(path, self.about.shape, classes)

@@ -16,7 +16,7 @@ ORDER = [
     "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
     "corruptions", "integrate",
     "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train", "presets", "compare",
-    "runs", "estimators", "artifacts", "tables", "forecasters", "export", "serve", "plots", "reports", "verify", "cli",
+    "runs", "estimators", "artifacts", "tables", "forecasters", "shifts", "export", "serve", "plots", "reports", "verify", "cli",
 ]  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """``sdebnn evaluate`` and ``sdebnn predict``: use the model of a run."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sdebnn import runs
 from sdebnn.cli.common import Json, check_out, check_suits, key_of, plain_warnings, print_result, tables
+from sdebnn.cli.shifting import lines, shifted_scores
 from sdebnn.columns import check_suffix, write_columns
 from sdebnn.forecasters import open_forecaster
 from sdebnn.tables.kind import is_table_run
@@ -22,34 +24,73 @@ def evaluate(
         Path | None, typer.Option(help="Your own: a .csv file with the target, a folder of classes, a .npz file.")
     ] = None,
     draws: Draws = None,
-    steps: Annotated[int | None, typer.Option(help="Solver steps, instead of those of the training.")] = None,
+    corruptions: Annotated[
+        bool, typer.Option("--corruptions", help="Of images: also under 19 corruptions at 5 severities.")
+    ] = False,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of images: tell them from others: noise, textures, shuffled, a data set, a path. Repeatable."
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Solver steps, instead of those of the training; several as 5,10,20.")
+    ] = None,
+    rtol: Annotated[str | None, typer.Option(help="Tolerances of an adaptive solver, such as 1e-2,1e-3.")] = None,
+    relative_to: Annotated[
+        Path | None, typer.Option(help="With --corruptions: a run by whose errors to divide, evaluated before.")
+    ] = None,
     best: BestOption = False,
     as_json: Json = False,
 ) -> None:
     """Score a run's model on the test part of its data, or on data of your own.
 
-    The scores on the test part are those that a run keeps; with another number of draws or steps, it is read again.
+    The scores on the test part are those that a run keeps; with any option, it is read again. Scores on corruptions and
+    other sets are also written to shifts.json in the run's folder, for its report.
     """
-    others = {"--draws": draws is not None, "--steps": steps is not None, "--best": best}
+    resolutions = {"steps": _numbers("steps", steps, int), "rtol": _numbers("rtol", rtol, float)}
+    shifted = corruptions or bool(ood) or rtol is not None or len(resolutions["steps"]) > 1
+    options = {"--draws": draws is not None, "--steps": steps is not None, "--best": best, "--rtol": rtol is not None}
+    of_images = {"--corruptions": corruptions, "--ood": bool(ood), "--relative-to": relative_to is not None}
+    if relative_to is not None and not corruptions:
+        raise ValueError("--relative-to compares errors on corruptions: add --corruptions.")
     with plain_warnings():
         if is_table_run(run):
-            unsuited = {"--steps": steps is not None, "--best": best}
+            unsuited = {name: given for name, given in {**options, **of_images}.items() if name != "--draws"}
             check_suits(unsuited, f"is for runs of images and arrays, and {run} is one of a table")
             if data is None:
                 check_suits({"--draws": draws is not None}, f"needs --data, for {run} does not hold its test rows")
             scores = tables().result_of(run) if data is None else open_forecaster(run, draws=draws).scores(data)
+        elif shifted:
+            scores = shifted_scores(
+                run, data, draws, best, corruptions=corruptions, ood=ood or [], relative_to=relative_to, **resolutions
+            )
         elif data is not None:
             check_suits({"--steps": steps is not None}, "is for the test part of a run, and --data is given")
             scores = open_forecaster(run, draws=draws, best=best).scores(data)
+        elif not any(options.values()) and (known := runs.known_scores(run)) is not None:
+            scores = known
         else:
-            if not any(others.values()) and (known := runs.known_scores(run)) is not None:
-                print_result(known, as_json)
-                return
             made, model, likelihood = runs.open_run(run, best=best)
             part = runs.scored_part(run, made.settings)
-            scores = runs.score(made, part, model, likelihood, draws, steps).scores
+            (one,) = resolutions["steps"] or (None,)
+            scores = runs.score(made, part, model, likelihood, draws, one).scores
             scores = {**scores, "draws": runs.draws_of(made, draws)}
-    print_result(scores, as_json)
+    if shifted and not as_json:
+        print("\n".join(lines(scores)))
+    else:
+        print_result(scores, as_json)
+
+
+def _numbers(name: str, text: str | None, kind: Callable[[str], Any]) -> list[Any]:
+    """The numbers in an option, separated by commas."""
+    try:
+        found = [] if text is None else [kind(word) for word in text.split(",")]
+    except ValueError:
+        found = [0]
+    if any(value <= 0 for value in found):
+        raise ValueError(f"{name}={text} must be positive numbers, separated by commas, such as 5,10.")
+    return found
 
 
 def predict(

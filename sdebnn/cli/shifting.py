@@ -1,0 +1,71 @@
+"""The scores of ``sdebnn evaluate`` on corruptions, on other sets of images, and at other resolutions."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sdebnn import runs, shifts
+from sdebnn.files import write_whole
+from sdebnn.forecasters import NetForecaster, open_forecaster
+from sdebnn.records import read_result
+
+SHIFTS_FILE = "shifts.json"
+
+
+def shifted_scores(
+    run: Path, data: Path | None, draws: int | None, best: bool, *, corruptions: bool, ood: list[str],
+    relative_to: Path | None, steps: list[int], rtol: list[float],
+) -> dict[str, Any]:  # fmt: skip
+    """All that was asked for. What is on the test part is also kept in the folder of the run."""
+    net = open_forecaster(run, draws=draws, best=best)
+    assert isinstance(net, NetForecaster)
+    known = None if relative_to is None else _known(relative_to).get("corruptions", {})
+    part = runs.scored_part(run, runs.read_settings(run)) if data is None else net.labelled(data)
+    found: dict[str, Any] = {"clean": net.scores_of(part)}
+    if steps or rtol:
+        found["resolutions"] = shifts.resolution_scores(net, part, steps=steps, rtol=rtol)
+    if ood:
+        found["ood"] = shifts.strange_scores(net, part, ood, say=_say)
+    if corruptions:
+        found["corruptions"] = shifts.corruption_scores(net, part, relative_to=known, say=_say)
+    if data is None:
+        kept = {**_known(run), **found}
+        write_whole(run / SHIFTS_FILE, (json.dumps(kept, indent=1) + "\n").encode())
+    return found
+
+
+def _known(run: Path) -> dict[str, Any]:
+    """What was found about a run before."""
+    return read_result(run / SHIFTS_FILE) if (run / SHIFTS_FILE).is_file() else {}
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The scores as a table."""
+    rows = [["", *shifts.SCORES], ["clean", *(found["clean"].get(name) for name in shifts.SCORES)]]
+    if "corruptions" in found:
+        of = found["corruptions"]
+        rows += [[f"severity {i}", *each.values()] for i, each in enumerate(of["by_severity"], start=1)]
+        rows += [
+            [name, *(sum(cell[score] for cell in cells) / len(cells) for score in shifts.SCORES)]
+            for name, cells in of["by_corruption"].items()
+        ]
+        rows.append(["mean of corruptions", *of["mean"].values()])
+        if "mean_corruption_error" in of:
+            rows.append(["mean corruption error", of["mean_corruption_error"]])
+    for each in found.get("resolutions", []):
+        name = "steps" if "steps" in each else "rtol"
+        rows.append([f"{name} {each[name]:g}", *(each.get(score) for score in shifts.SCORES)])
+    if "ood" in found:
+        rows.append(["", *(f"AUROC by {score}" for score in next(iter(found["ood"].values())))])
+        rows += [[name, *(of["auroc"] for of in scores.values())] for name, scores in found["ood"].items()]
+    return ["  ".join(_cell(cell, i) for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def _cell(value: Any, column: int) -> str:
+    text = "" if value is None else value if isinstance(value, str) else f"{value:.4f}"
+    return f"{text:24}" if column == 0 else f"{text:>18}"
