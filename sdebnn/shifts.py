@@ -175,7 +175,7 @@ def _strangeness(net: NetForecaster, x: np.ndarray) -> dict[str, np.ndarray]:
 
 def resolution_scores(
     net: NetForecaster, part: Part, *, steps: Sequence[int] = (), rtol: Sequence[float] = ()
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     """The scores of a test part at other resolutions of the solver, with the evaluations that each needs."""
     how: dict[str, Any] = {"draws": net.draws, "key": net.key, "draws_at_once": net.draws_at_once}
     found = [{"steps": each, **evaluate(net.model, net.likelihood, *part, steps=each, **how)} for each in steps]
