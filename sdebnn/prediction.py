@@ -260,19 +260,41 @@ def _at_resolution(model: AbstractModel, steps: int | None, rtol: float | None) 
 def _solutions(
     model: AbstractModel, x: Inputs, draws: int, key: PRNGKeyArray, batch_size: int, draws_at_once: int
 ) -> Solution:
-    """The solutions of all draws, computed in batches of examples."""
+    """The solutions of all draws, computed in batches of examples: of fewer, if the device runs out of memory."""
     check_model(model)
     check_count("batch_size", batch_size)
     check_count("draws_at_once", draws_at_once)
     if not is_lazy(x):
         check_array("x", x, least_ndim=2)
     keys = draw_keys(key, draws, model)
-    parts = []
-    for i in range(0, x.shape[0], batch_size):
+    parts, i = [], 0
+    while i < x.shape[0]:
         name = f"x[{i}:{i + batch_size}]" if is_lazy(x) else "x"
-        parts.append(solutions(model, as_inputs(name, x[i : i + batch_size]), keys, draws_at_once))
-        check_solution(parts[-1])
+        try:
+            found = solutions(model, as_inputs(name, x[i : i + batch_size]), keys, draws_at_once)
+            check_solution(found)  # waits for the device
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            batch_size = _smaller(min(batch_size, x.shape[0]), draws_at_once)
+            continue
+        parts.append(found)
+        i += batch_size
     outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
     # Adaptive steps differ between batches; the largest number is reported.
     evaluations = jnp.stack([part.evaluations for part in parts]).max(0)
     return parts[0]._replace(outputs=outputs, evaluations=evaluations)
+
+
+def _smaller(batch_size: int, draws_at_once: int) -> int:
+    """Half of a batch for which the device had too little memory, aloud; an error if it was a single example."""
+    if batch_size == 1:
+        raise ValueError(
+            f"the device has too little memory for one example with draws_at_once={draws_at_once}: lower it, or use a "
+            "device with more memory."
+        )
+    warnings.warn(
+        f"the device ran out of memory with {batch_size} examples at once: it goes on with {batch_size // 2}.",
+        stacklevel=5,
+    )
+    return batch_size // 2

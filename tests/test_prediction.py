@@ -24,6 +24,7 @@ from sdebnn import (
     refined,
     uncertainty_sources,
 )
+from sdebnn.contract import solutions
 from sdebnn.nn import TimeMLP, draw_keys
 
 pytestmark = pytest.mark.usefixtures("_compiled_in_haste")
@@ -213,3 +214,29 @@ def test_steps_exhausted_are_refused_with_what_to_change(x):
     short = SDEBNN.paper_mlp(2, 1, widths=(4,), drift=(2,), solver=Adaptive(1e-3, max_steps=3), key=KEY)
     with pytest.raises(ValueError, match=r"2 of 2 draws did not reach depth 1.*raise max_steps"):
         predict(short, x, draws=2, key=KEY)
+
+
+def test_a_device_that_runs_out_of_memory_gets_fewer_examples_at_once(monkeypatch):
+    """The device is replaced by one that has room for three examples; the real solutions are computed."""
+    model = SDEBNN.paper_mlp(1, 1, widths=(3,), drift=(2,), solver=FixedGrid(2), key=jax.random.key(0))
+    x, real, seen = jnp.linspace(-1, 1, 10)[:, None], solutions, []
+
+    def small(model, x, keys, at_once):
+        seen.append(len(x))
+        if len(x) > 3:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte.")
+        return real(model, x, keys, at_once)
+
+    whole = predict(model, x, draws=4, key=jax.random.key(1))
+    monkeypatch.setattr("sdebnn.prediction.solutions", small)
+    with pytest.warns(UserWarning, match="out of memory with") as caught:
+        again = predict(model, x, draws=4, key=jax.random.key(1))
+    np.testing.assert_allclose(again, whole, atol=1e-6)
+    assert seen == [10, 5, 2, 2, 2, 2, 2]
+    assert ["goes on with 5" in str(each.message) for each in caught] == [True, False]
+    monkeypatch.setattr("sdebnn.prediction.solutions", lambda *_: small(model, x, None, 1))
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(ValueError, match="too little memory for one example with draws_at_once=16: lower it"),
+    ):
+        predict(model, x, draws=4, key=jax.random.key(1))
