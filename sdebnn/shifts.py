@@ -13,7 +13,9 @@ from sdebnn.data import Part, features, find, folders, formats, load
 from sdebnn.forecasters import NetForecaster
 from sdebnn.likelihoods import Categorical
 from sdebnn.prediction import evaluate, predict
+from sdebnn.records import read_result
 
+SHIFTS_FILE = "shifts.json"  # of a run, with what was found about it
 Say = Callable[[str], None]
 MADE = ("noise", "textures", "shuffled")  # sets of images that are made here
 PATCHES = 4  # along each side of an image whose patches are shuffled
@@ -180,6 +182,12 @@ def resolution_scores(
     how: dict[str, Any] = {"draws": net.draws, "key": net.key, "draws_at_once": net.draws_at_once}
     found = [{"steps": each, **evaluate(net.model, net.likelihood, *part, steps=each, **how)} for each in steps]
     return found + [{"rtol": each, **evaluate(net.model, net.likelihood, *part, rtol=each, **how)} for each in rtol]
+
+
+def known_shifts(run: Path) -> dict[str, Any]:
+    """What was found about a run before; nothing if it was not evaluated so."""
+    file = run / SHIFTS_FILE
+    return read_result(file) if file.is_file() else {}
 
 
 def _check_images(net: NetForecaster, what: str) -> None:

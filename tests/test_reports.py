@@ -125,6 +125,27 @@ def test_curves_go_on_over_stages_and_lines_that_were_cut_off_are_left_out(run, 
     assert all(a["epoch"] <= b["epoch"] for a, b in pairwise(curve))
 
 
+def test_scores_elsewhere_are_shown_if_they_were_measured(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    cells = [{"accuracy": 0.9 - 0.1 * i, "nll": 0.3 + i, "ece": 0.05} for i in range(5)]
+    scores = {"accuracy": 0.7, "nll": 2.3, "ece": 0.05}
+    found = {
+        "clean": {"accuracy": 0.95, "nll": 0.2, "ece": 0.01},
+        "corruptions": {"mean": scores, "by_severity": cells, "by_corruption": {"fog": cells, "snow": cells}},
+        "ood": {"noise": {"entropy": {"auroc": 0.97}, "unlike": {"auroc": 1.0}}},
+        "resolutions": [
+            {"steps": 8, "evaluations": 16.0, "nll": 0.21},
+            {"rtol": 1e-3, "evaluations": 50.0, "nll": 0.2},
+        ],
+    }
+    assert "Where it was not trained" not in report([copy])
+    (copy / "shifts.json").write_text(json.dumps(found))
+    text = report([copy])
+    for words in ("Where it was not trained", "Accuracy under corruption", "0.97", "8 steps", "rtol 0.001", "fog"):
+        assert words in text, words
+
+
 def test_the_command_writes_the_page_and_says_so(run, tmp_path, capsys):
     out = tmp_path / "page.html"
     cli.app(["report", str(run), "--out", str(out), "--json"], standalone_mode=False)

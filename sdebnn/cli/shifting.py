@@ -8,9 +8,6 @@ from typing import Any
 from sdebnn import runs, shifts
 from sdebnn.files import write_whole
 from sdebnn.forecasters import NetForecaster, open_forecaster
-from sdebnn.records import read_result
-
-SHIFTS_FILE = "shifts.json"
 
 
 def shifted_scores(
@@ -20,7 +17,7 @@ def shifted_scores(
     """All that was asked for. What is on the test part is also kept in the folder of the run."""
     net = open_forecaster(run, draws=draws, best=best)
     assert isinstance(net, NetForecaster)
-    known = None if relative_to is None else _known(relative_to).get("corruptions", {})
+    known = None if relative_to is None else shifts.known_shifts(relative_to).get("corruptions", {})
     part = runs.scored_part(run, runs.read_settings(run)) if data is None else net.labelled(data)
     found: dict[str, Any] = {"clean": net.scores_of(part)}
     if steps or rtol:
@@ -30,14 +27,9 @@ def shifted_scores(
     if corruptions:
         found["corruptions"] = shifts.corruption_scores(net, part, relative_to=known, say=_say)
     if data is None:
-        kept = {**_known(run), **found}
-        write_whole(run / SHIFTS_FILE, (json.dumps(kept, indent=1) + "\n").encode())
+        kept = {**shifts.known_shifts(run), **found}
+        write_whole(run / shifts.SHIFTS_FILE, (json.dumps(kept, indent=1) + "\n").encode())
     return found
-
-
-def _known(run: Path) -> dict[str, Any]:
-    """What was found about a run before."""
-    return read_result(run / SHIFTS_FILE) if (run / SHIFTS_FILE).is_file() else {}
 
 
 def _say(words: str) -> None:

@@ -28,7 +28,8 @@ def report(runs: Sequence[Path]) -> str:
         picture = figure(drawing.risk(subjects), "Errors of the most certain", "Lower is better.")
         parts.append(Section("Side by side", picture))
     parts += [sections.pictures(each) for each in subjects]
-    parts += [sections.trust(subjects), sections.repeating(subjects)]
+    other = sections.elsewhere(subjects)
+    parts += [*([] if other is None else [other]), sections.trust(subjects), sections.repeating(subjects)]
     title = f"Report of {', '.join(each.name for each in subjects)}"
     return page(title, f"sdebnn {__version__}, {datetime.date.today().isoformat()}", parts)
 

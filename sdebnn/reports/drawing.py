@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -81,6 +82,17 @@ def risk(subjects: list[Subject]) -> str:
                 plots.risk_coverage_curve(axes, total, each.outcomes.wrong, label=each.name)
 
     return svg(draw)
+
+
+def severity(subjects: list[Subject], score: str, words: str) -> str:
+    """A score against the severity of corruption, of every run that was evaluated so."""
+
+    def rows(of: dict[str, Any]) -> list[np.ndarray]:
+        cells = of["corruptions"]["by_corruption"].values()
+        return [np.array([of["clean"][score]]), *(np.array([cell[i][score] for cell in cells]) for i in range(5))]
+
+    known = {each.name: rows(each.shifts) for each in subjects if "corruptions" in each.shifts}
+    return svg(partial(plots.severity, scores=known, score=words))
 
 
 def split(subject: Subject) -> str:

@@ -221,6 +221,49 @@ def _by_distance(subject: Subject) -> str:
     )
 
 
+def elsewhere(subjects: list[Subject]) -> Section | None:
+    """How the runs do under corruptions, on strange images and at other resolutions; None if none was evaluated so."""
+    body = ""
+    if any("corruptions" in each.shifts for each in subjects):
+        words = "Test images under 19 corruptions: median, quartiles and extremes over the corruptions."
+        body += figures([
+            figure(drawing.severity(subjects, "accuracy", "accuracy (share)"), "Accuracy under corruption", words),
+            figure(drawing.severity(subjects, "ece", "ECE (share)"), "Calibration error under corruption", words),
+        ])  # fmt: skip
+    for each in subjects:
+        if "corruptions" in each.shifts:
+            rows = [[name, *_means(cells)] for name, cells in each.shifts["corruptions"]["by_corruption"].items()]
+            rows.insert(0, ["mean of all", *(_score(k, v) for k, v in each.shifts["corruptions"]["mean"].items())])
+            rows.insert(
+                0, ["clean", *(_score(name, each.shifts["clean"][name]) for name in ("accuracy", "nll", "ece"))]
+            )
+            body += table(f"Corruptions of {each.name}, means over severities", ["", "accuracy", "nll", "ece"], rows)
+        if "ood" in each.shifts:
+            sets = each.shifts["ood"]
+            heads = ["other images", *(f"AUROC by {score}" for score in next(iter(sets.values())))]
+            rows = [[name, *(_score("auroc", of["auroc"]) for of in scores.values())] for name, scores in sets.items()]
+            body += table(f"How well {each.name} tells other images from its own", heads, rows)
+        if "resolutions" in each.shifts:
+            rows = [
+                [_resolution(of), *(_score(name, of[name]) for name in ("evaluations", "nll"))]
+                for of in each.shifts["resolutions"]
+            ]
+            body += table(f"{each.name} at other resolutions of the solver", ["solver", "evaluations", "nll"], rows)
+    return Section("Where it was not trained", body) if body else None
+
+
+def _means(cells: list[dict[str, float]]) -> list[Cell]:
+    return [_score(name, float(np.mean([cell[name] for cell in cells]))) for name in ("accuracy", "nll", "ece")]
+
+
+def _score(name: str, value: float) -> Cell:
+    return Cell(f"{100 * value:.2f} %" if name in ("accuracy", "ece") else f"{value:.4g}", value)
+
+
+def _resolution(of: dict[str, Any]) -> str:
+    return f"{of['steps']:g} steps" if "steps" in of else f"rtol {of['rtol']:g}"
+
+
 def repeating(subjects: list[Subject]) -> Section:
     """How to make the same again."""
     commands = "\n".join(each.command for each in subjects)

@@ -11,6 +11,7 @@ from sdebnn.metrics import Estimate
 from sdebnn.outcomes import ClassOutcomes, Outcomes, load_examples, load_outcomes
 from sdebnn.records import read_record, read_result
 from sdebnn.runs import read_about, read_settings, read_stages
+from sdebnn.shifts import known_shifts
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
 
@@ -29,6 +30,7 @@ class Subject(NamedTuple):
     curve: list[dict[str, Any]]  # of metrics.jsonl
     examples: tuple[np.ndarray, np.ndarray] | None  # some of the examples, and their numbers
     command: str  # that makes it again
+    shifts: dict[str, Any]  # of shifts.json: scores on corruptions, on strange images, at other resolutions
 
     @property
     def are_images(self) -> bool:
@@ -48,7 +50,7 @@ def subject(run: Path) -> Subject:
     result, outcomes = read_result(run / "result.json"), load_outcomes(run)
     return Subject(
         run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run), load_examples(run),
-        _command(run, result),
+        _command(run, result), known_shifts(run),
     )  # fmt: skip
 
 
