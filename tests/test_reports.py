@@ -73,6 +73,31 @@ def test_the_numbers_of_a_report_follow_from_the_saved_forecasts(run):
     assert result["nll"] == pytest.approx(wanted["nll"], rel=1e-4)
 
 
+def test_the_committed_report_has_the_numbers_of_its_saved_forecasts():
+    """``results/reports``: a real run without its checkpoints, and the page about it."""
+    folder = Path(__file__).parent.parent / "results" / "reports"
+    if not folder.is_dir():
+        pytest.skip("results/ is not here: a distribution does not hold it")
+    text, outcomes = (folder / "digits.html").read_text(), load_outcomes(folder / "digits")
+    assert isinstance(outcomes, ClassOutcomes)
+    probs = outcomes.samples.astype(float).mean(0)
+    uncertainty = -(probs * np.log(np.maximum(probs, 1e-300))).sum(-1)
+    wrong = probs.argmax(-1) != outcomes.labels
+    right_of = np.subtract.outer(uncertainty[wrong], uncertainty[~wrong])
+    wanted = {
+        "accuracy": 1 - wrong.mean(),
+        "nll": -np.mean(np.log(probs[np.arange(len(probs)), outcomes.labels])),
+        "brier": np.mean(((probs - np.eye(10)[outcomes.labels]) ** 2).sum(-1)),
+        "auroc_of_mistakes": np.mean((right_of > 0) + 0.5 * (right_of == 0)),
+        "entropy": uncertainty.mean(),
+    }
+    for name, value in wanted.items():
+        shown = re.search(rf"<th scope=\"row\">{name}</th><td[^>]*data-value=\"([^\"]+)\"", text)
+        assert shown is not None, name
+        assert float(shown[1]) == pytest.approx(value, rel=1e-4), name
+    assert "Where it was not trained" in report([folder / "digits"])
+
+
 def test_a_report_says_what_was_trained_what_not_to_trust_and_how_to_repeat_it(run):
     text = report([run])
     for words in (

@@ -11,17 +11,26 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from sdebnn import metrics, plots
 from sdebnn.outcomes import ClassOutcomes, NumberOutcomes
-from sdebnn.plots.elements import GREY, INK, SERIES_COLOURS, SHADE
+from sdebnn.plots.elements import BLUE, GREY, INK, RED, SERIES_COLOURS, SHADE, darker
 from sdebnn.reports.subjects import Subject
+
+
+def _dark(colour: str) -> str:
+    """The shade in which a label beside a line of this colour is written."""
+    red, green, blue = darker(colour)
+    return to_hex((red, green, blue))
+
 
 # Colours of the pictures, and what the page's style sheet puts in their place.
 THEMED = {
     "#000000": "currentColor", INK: "currentColor", GREY: "var(--soft)", "#ffffff": "var(--paper)",
-    SHADE: "var(--band)", SERIES_COLOURS[0]: "var(--deep)", "#2a6f97": "var(--mark)",
+    SHADE: "var(--band)", SERIES_COLOURS[0]: "var(--deep)", BLUE: "var(--mark)", RED: "var(--wrong)",
+    _dark(SERIES_COLOURS[0]): "var(--deep)", _dark(BLUE): "var(--mark)",
 }  # fmt: skip
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 MAX_POINTS = 3000  # of a scatter, which a page draws one by one

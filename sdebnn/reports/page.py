@@ -10,9 +10,9 @@ INK = "#0a0b0c"  # of text and axes in pictures; the page puts its own colour in
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1e; --paper: #fdfdfb; --soft: #5b5d63; --line: #d5d6d8; --mark: #2a6f97;
-  --shade: #f1f3f3; --band: #cddce6; --deep: #12304f; }
+  --shade: #f1f3f3; --band: #cddce6; --deep: #12304f; --wrong: #b5432a; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #16181b; --soft: #a9adb5; --line: #3a3e45;
-  --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; } }
+  --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; --wrong: #f08a6c; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
@@ -32,9 +32,11 @@ th[aria-sort="descending"] button::after { content: " \\2193"; }
 button:focus-visible, a:focus-visible, .wide:focus-visible { outline: 2px solid var(--mark); outline-offset: 2px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0.6rem 0; } figure svg, figure img { width: 100%; height: auto; color: var(--ink); }
+figure svg text { fill: currentColor; }
 figcaption { color: var(--soft); font-size: 0.9rem; max-width: 44rem; }
 pre { background: var(--shade); padding: 0.7rem 0.9rem; overflow-x: auto; border-radius: 4px; }
 .note { border-left: 3px solid var(--mark); padding: 0.1rem 0 0.1rem 0.9rem; }
+@media (max-width: 40rem) { td:not(.number) { min-width: 10rem; } }
 @media print { body { max-width: none; font-size: 11px; } nav, th button::after { display: none; }
   figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }
 """
