@@ -117,6 +117,7 @@ def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refus
     other = tmp_path / "run"
     shutil.copytree(run, other)
     outcomes = load_outcomes(other)
+    assert isinstance(outcomes, ClassOutcomes)
     save_outcomes(other, outcomes._replace(labels=1 - outcomes.labels))
     text = report([run, other])
     shown = re.search(r"<th scope=\"row\">accuracy</th><td[^>]*data-value=\"([^\"]+)\".*?data-value=\"([^\"]+)\"", text)
