@@ -124,10 +124,18 @@ def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refus
     assert shown is not None
     assert float(shown[1]) + float(shown[2]) == pytest.approx(1)
     assert "Side by side" in text
-    assert str(other) in text  # two folders of one name are told apart by their paths
+    assert str(other) in text  # two folders of one name are told apart by a number, and by their paths
+    assert "run (2)" in text
     refused(lambda: report([run, line]), "predict classes and others numbers")
     refused(lambda: report([tmp_path]), "has no scores yet")
     refused(lambda: report([]), "no run was given")
+
+
+def test_long_names_leave_room_for_the_pictures(run, tmp_path):
+    folders = [tmp_path / ("a run with a very long name, and more of it, which goes on and on " + end) for end in "xy"]
+    for folder in folders:
+        shutil.copytree(run, folder)
+    assert "which goes on and on x" in report(folders)
 
 
 def test_a_report_of_a_line_has_its_band_and_the_scores_of_numbers(line):

@@ -22,7 +22,7 @@ def report(runs: Sequence[Path]) -> str:
         raise ValueError("some of these runs predict classes and others numbers: write a report of each kind.")
     names = [each.name for each in subjects]
     if len(set(names)) < len(names):
-        subjects = [each._replace(name=str(each.folder)) for each in subjects]
+        subjects = [each._replace(name=f"{each.name} ({i})") for i, each in enumerate(subjects, start=1)]
     parts: list[Section] = [sections.how_it_did(subjects), sections.what_was_trained(subjects)]
     if len(subjects) > 1 and subjects[0].has_classes:
         picture = figure(drawing.risk(subjects), "Errors of the most certain", "Lower is better.")

@@ -87,6 +87,7 @@ def _facts(subject: Subject) -> dict[str, str]:
     settings: dict[str, Any] = result.get("settings", {})
     classes = contract.get("classes")
     found = {
+        "folder": subject.folder,
         "task": contract["task"],
         "data": result.get("data", settings.get("data", "")),
         "takes": _takes(contract),
