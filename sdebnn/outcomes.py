@@ -155,7 +155,10 @@ def load_outcomes(folder: Path) -> Outcomes:
     """What ``save_outcomes`` wrote."""
     path = folder / OUTCOMES_FILE
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {OUTCOMES_FILE}: train it to its end, or run sdebnn evaluate on it.")
+        raise ValueError(
+            f"{folder} holds no {OUTCOMES_FILE}, the forecasts of its test part: train it again, with a test part; a "
+            "run of images or arrays with --resume."
+        )
     arrays, facts = load_one(path, KIND, RULES)
     check_finite(path, {name: array for name, array in arrays.items() if array.dtype.kind == "f"})
     names = tuple(facts["names"])
@@ -182,15 +185,16 @@ def save_examples(folder: Path, x: np.ndarray, rows: Int[np.ndarray, " row"]) ->
     save_one(folder / EXAMPLES_FILE, {"x": x, "rows": rows}, EXAMPLES_KIND, {})
 
 
-def load_examples(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """What ``save_examples`` wrote; None if it wrote nothing."""
+def load_examples(folder: Path, examples: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """What ``save_examples`` wrote beside so many outcomes; None if it wrote nothing."""
     path = folder / EXAMPLES_FILE
     if not path.is_file():
         return None
     arrays, _ = load_one(path, EXAMPLES_KIND, {})
     x, rows = arrays.get("x", np.zeros(0)), arrays.get("rows", np.zeros(0))
-    if set(arrays) != {"x", "rows"} or rows.dtype.kind not in "iu" or rows.ndim != 1 or len(x) != len(rows):
-        raise broken(path, "holds no examples")
+    fits = rows.dtype.kind in "iu" and rows.ndim == 1 and len(x) == len(rows)
+    if set(arrays) != {"x", "rows"} or not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < examples):
+        raise broken(path, "holds no examples of these outcomes")
     return x, rows
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sdebnn import cli, metrics, runs
-from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_outcomes, save_outcomes
+from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_outcomes, save_examples, save_outcomes
 from sdebnn.reports import report, subject, write_report
 from sdebnn.reports.page import Cell, Section, page, table
 from sdebnn.reports.sections import shown_score
@@ -127,7 +127,13 @@ def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refus
     assert str(other) in text  # two folders of one name are told apart by a number, and by their paths
     assert "run (2)" in text
     refused(lambda: report([run, line]), "predict classes and others numbers")
-    refused(lambda: report([tmp_path]), "has no scores yet")
+    refused(lambda: report([tmp_path]), "is no folder of a run")
+    save_examples(other, np.zeros((2, 8, 8, 1), np.uint8), np.array([0, 1000]))
+    refused(lambda: report([other]), "holds no examples of these outcomes")
+    (other / "outcomes.safetensors").unlink()
+    refused(lambda: report([other]), "train it again")
+    (other / "result.json").unlink()
+    refused(lambda: report([other]), "has no scores yet")
     refused(lambda: report([]), "no run was given")
 
 

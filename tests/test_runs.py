@@ -152,7 +152,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("nonsense",), "No such command 'nonsense'"),
         (("train", "--data", "moons", "--epochs", "1", "--out", text / "inside"), "cannot be made or written to"),
         (("demo", "--out", text / "inside"), "cannot be made or written to"),
-        (("report", foreign, "--out", tmp_path / "r.html"), "has no scores yet"),
+        (("report", foreign, "--out", tmp_path / "r.html"), "is no folder of a run"),
     ):
         monkeypatch.setattr(sys, "argv", ["sdebnn", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
@@ -259,7 +259,7 @@ def test_a_mixture_that_was_stopped_in_its_second_member_resumes_to_the_same_res
     run, mixture, likelihood = runs.open_run(tmp_path / "run")
     assert mixture.size == 2
     part = runs.scored_part(tmp_path / "run", settings)
-    assert runs.score(run, part, mixture, likelihood, None)["nll"] == result["nll"]
+    assert runs.score(run, part, mixture, likelihood, None).scores["nll"] == result["nll"]
 
 
 @pytest.mark.slow

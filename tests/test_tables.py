@@ -88,7 +88,9 @@ def test_numbers_in_another_form_are_refused_with_the_remedy(tmp_path, cell):
         read_frame(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("cell", ["1.2.3", "A1", "12-34", "v2", "10mm", "may"])
+@pytest.mark.parametrize(
+    "cell", ["1.2.3", "A1", "12-34", "v2", "10mm", "may", "Mark-12", "MAR-100", "00123", "Mars 10"]
+)
 def test_other_words_with_digits_are_words(tmp_path, cell):
     (tmp_path / "t.csv").write_text("part,y\n" + f"{cell},1.5\n" * 5)
     assert list(read_frame(tmp_path / "t.csv").columns["part"]) == [cell] * 5
@@ -106,6 +108,9 @@ def test_columns_that_a_forecast_does_not_use_are_not_looked_at(tmp_path):
     frame = read_frame(tmp_path / "t.csv", used=["x"])
     np.testing.assert_array_equal(frame.columns["x"], [1.5, 2.5])
     assert list(frame.columns) == ["column 1", "x", "column 3", "column 4", "y"]
+    (tmp_path / "u.csv").write_text("column 2,,2,x\n7,50,8,1.5\n")
+    named = read_frame(tmp_path / "u.csv", used=["column 2", "x"]).columns
+    assert (named["column 2"].tolist(), len(named)) == ([7.0], 4)
     with pytest.raises(ValueError, match="'note' in its first line twice or empty"):
         read_frame(tmp_path / "t.csv", used=["x", "note"])
 

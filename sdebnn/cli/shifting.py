@@ -17,6 +17,8 @@ def shifted_scores(
     """All that was asked for. What is on the test part is also kept in the folder of the run."""
     net = open_forecaster(run, draws=draws, best=best)
     assert isinstance(net, NetForecaster)
+    if data is None:
+        net = net._replace(key=runs.score_key(runs.read_settings(run).seed))  # the draws of the scores that a run keeps
     known = None if relative_to is None else shifts.known_shifts(relative_to).get("corruptions", {})
     part = runs.scored_part(run, runs.read_settings(run)) if data is None else net.labelled(data)
     found: dict[str, Any] = {"clean": net.scores_of(part)}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Real
 from sdebnn import metrics
 
 PSEUDO_VARIANCES = 1e4  # largest ratio of two variances of pseudo-observations
-TARGETS_OF_ONE_DRAW = 100  # sampled for a credible interval if there is a single draw of the network
+LEAST_TARGETS = 100  # sampled for a credible interval: several from each network, if there are fewer
 
 Outputs = Float[Array, "*lead output"]
 
@@ -120,7 +120,7 @@ class AbstractLikelihood(eqx.Module):
         self, samples: Float[Array, "draw example output"], y: Array, *, key: PRNGKeyArray
     ) -> dict[str, Float[Array, ""]]:
         """Scores of the averaged forecast besides the NLL, by name. The key draws the observation noise."""
-        repeated = samples if len(samples) > 1 else jnp.repeat(samples, TARGETS_OF_ONE_DRAW, axis=0)
+        repeated = jnp.repeat(samples, -(-LEAST_TARGETS // len(samples)), axis=0)
         return {
             "rmse": metrics.rmse(self.center(samples), y),
             "coverage_95": metrics.coverage(self.sample(repeated, key=key), y),

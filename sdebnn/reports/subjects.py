@@ -1,6 +1,7 @@
 """What a report says about a run, read from its folder alone."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,12 +46,15 @@ class Subject(NamedTuple):
 
 def subject(run: Path) -> Subject:
     """What there is to say about a run that is done."""
+    if not (run / "run.json").exists():
+        raise ValueError(f"{run} is no folder of a run: pass one that sdebnn train made.")
     if not (run / "result.json").exists():
-        raise ValueError(f"{run} has no scores yet: train it to its end, with sdebnn train --out {run} --resume.")
+        raise ValueError(f"{run} has no scores yet: train it to its end, by sdebnn train with --resume.")
     result, outcomes = read_result(run / "result.json"), load_outcomes(run)
+    examples = len(outcomes.labels if isinstance(outcomes, ClassOutcomes) else outcomes.y)
     return Subject(
-        run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run), load_examples(run),
-        _command(run, result), known_shifts(run),
+        run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run),
+        load_examples(run, examples), _command(run, result), known_shifts(run),
     )  # fmt: skip
 
 
@@ -94,11 +98,17 @@ def _command(run: Path, result: dict[str, Any]) -> str:
     """The command that trains the same again."""
     if is_table_run(run):
         asked = read_record(run / "run.json", TABLE_KIND, {})["asked"]
-        parts = [f"--data {asked['data']}", *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0})]
+        parts = [
+            f"--data {shlex.quote(asked['data'])}",
+            *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0}),
+        ]
     else:
         settings = {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
-        parts = [f"--data {settings.pop('data')}", *_options(settings, {"preset": "ours", "validation": 0.1})]
-    return " ".join(["sdebnn train", *parts, f"--out {run.name}"])
+        parts = [
+            f"--data {shlex.quote(str(settings.pop('data')))}",
+            *_options(settings, {"preset": "ours", "validation": 0.1}),
+        ]
+    return " ".join(["sdebnn train", *parts, f"--out {shlex.quote(run.resolve().name)}"])
 
 
 def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:

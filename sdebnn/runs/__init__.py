@@ -2,7 +2,7 @@
 
 from sdebnn.runs.run import Run, make, open_run
 from sdebnn.runs.settings import Settings, read_about, read_distance, read_settings, read_stages
-from sdebnn.runs.training import DRAWS, draws_of, known_scores, score, scored_part, train
+from sdebnn.runs.training import DRAWS, draws_of, known_scores, score, score_key, scored_part, train
 
 __all__ = [
     "DRAWS",
@@ -17,6 +17,7 @@ __all__ = [
     "read_settings",
     "read_stages",
     "score",
+    "score_key",
     "scored_part",
     "train",
 ]

@@ -185,8 +185,8 @@ def score(
 ) -> Evaluation:
     """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
     return evaluation(
-        model, likelihood, *part, draws=draws_of(run, draws),
-        key=jax.random.fold_in(jax.random.key(run.settings.seed), 2), draws_at_once=run.preset.draws_at_once,
+        model, likelihood, *part, draws=draws_of(run, draws), key=score_key(run.settings.seed),
+        draws_at_once=run.preset.draws_at_once,
         steps=steps,
     )  # fmt: skip
 
@@ -200,6 +200,11 @@ def outcomes(
     unlike = np.concatenate([distance.to(features(np.asarray(part.x[i : i + COMPARED_ROWS]))) for i in rows])
     made = outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
     return made._replace(unlike=unlike)
+
+
+def score_key(seed: int) -> jax.Array:
+    """The key of the draws with which a run is scored."""
+    return jax.random.fold_in(jax.random.key(seed), 2)
 
 
 def known_scores(out: Path) -> dict[str, Any] | None:

@@ -13,14 +13,20 @@ from sdebnn.checks import shown
 from sdebnn.data import text
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # in lower case
-MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+MONTH = (
+    r"(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?"
+    r"|dec(ember)?)\.?"
+)
 DATE = re.compile(
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|(19|20)\d\d[-/](0?[1-9]|1[0-2])"
-    rf"|(\d{{1,2}}\.?[- ])?{MONTH}[- ,]+(\d{{1,2}},? +)?\d{{2,4}}|\d{{1,2}}:\d{{2}}(:\d{{2}})?( ?[ap]\.?m\.?)?",
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?"
+    r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"
+    rf"|(\d{{1,2}}\.?[- ])?{MONTH}[- ,]+(\d{{1,2}},? +)?(\d\d|(19|20)\d\d)"
+    r"|\d{1,2}:\d{2}(:\d{2})?( ?[ap]\.?m\.?)?",
     re.IGNORECASE,
 )
 # A number in a form that is not read: with a unit, a decimal comma, or separators of thousands.
 NUMBER_LIKE = re.compile(r"[-+]?[$€£¥]?\s?\d+([ ,.'_]\d{3})*([.,]\d+)?\s?[%$€£¥]?")
+CODE = re.compile(r"0\d+")  # whole numbers with a leading zero, such as zip codes
 MOSTLY = 0.5  # a column with a larger share of numbers is meant as numbers, of dates as dates
 MAX_CELLS = 2**28
 
@@ -111,7 +117,7 @@ def _parse(
 
 def _checked_names(path: Path, names: list[str], used: frozenset[str] | None) -> list[str]:
     """The names of the columns. Those that are not used may be empty, or occur twice, and get a name by their place."""
-    if any(text.numbers([name]) is not None for name in names):
+    if any(text.numbers([name]) is not None for name in names if used is None or name in used):
         raise ValueError(
             f"{path} has numbers in its first line, {shown(names)}: name the columns there, such as height,weight."
         )
@@ -119,7 +125,15 @@ def _checked_names(path: Path, names: list[str], used: frozenset[str] | None) ->
     for name in unclear:
         if used is None or name in used:
             raise ValueError(f"{path} has the column name {shown(name)} in its first line twice or empty: name each.")
-    return [f"column {place}" if name in unclear else name for place, name in enumerate(names, start=1)]
+    taken = set(names)
+    found = []
+    for place, name in enumerate(names, start=1):
+        if name in unclear:
+            name = f"column {place}"
+            while name in taken:
+                name += " "
+        found.append(name)
+    return found
 
 
 def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.ndarray:
@@ -127,6 +141,8 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
     values = [None if gone else text.numbers([cell]) for cell, gone in zip(cells, missing, strict=True)]
     is_number = np.array([value is not None for value in values])
     known = max(1, int((~missing).sum()))
+    if _are_codes(cells, known):
+        return _words(cells)
     if is_number.sum() == (~missing).sum():  # also a column that is missing throughout
         return np.array([np.nan if value is None else value[0] for value in values], np.float64)
     if is_number.sum() > MOSTLY * known:
@@ -152,6 +168,13 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
             "a decimal number such as 1000.5, without units or separators of thousands."
         )
     return _words(cells)
+
+
+def _are_codes(cells: list[str], known: int) -> bool:
+    """Whether digits name things: whether many have a leading zero, and all are whole numbers of one length."""
+    there = [cell for cell in cells if cell.lower() not in MISSING]
+    zeros = sum(CODE.fullmatch(cell) is not None for cell in there)
+    return bool(zeros) and all(cell.isdigit() for cell in there) and len({len(cell) for cell in there}) == 1 < known
 
 
 def _is_large(cell: str) -> bool:
