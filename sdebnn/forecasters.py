@@ -88,6 +88,18 @@ class Examples(NamedTuple):
     files: list[str] | None = None
 
 
+def net_contract(about: About) -> dict[str, Any]:
+    """What a net takes and what it predicts, as JSON."""
+    return {
+        "kind": "images" if about.are_images else "vectors",
+        "task": "regression" if about.classes is None else "classification",
+        "shape": list(about.shape),
+        "dtype": "uint8" if about.are_images else "float32",
+        "range": [0, 255] if about.are_images else None,
+        "classes": None if about.classes is None else list(about.classes),
+    }
+
+
 class NetForecaster(NamedTuple):
     """A net of images or of vectors, with what it needs to know about its inputs."""
 
@@ -107,16 +119,7 @@ class NetForecaster(NamedTuple):
     @property
     def contract(self) -> dict[str, Any]:
         """The shape and the type of an example, and the classes."""
-        images = self.about.are_images
-        return {
-            "kind": "images" if images else "vectors",
-            "task": "regression" if self.about.classes is None else "classification",
-            "shape": list(self.about.shape),
-            "dtype": "uint8" if images else "float32",
-            "range": [0, 255] if images else None,
-            "classes": None if self.about.classes is None else list(self.about.classes),
-            "draws": self.draws,
-        }
+        return {**net_contract(self.about), "draws": self.draws}
 
     def read(self, path: Path) -> Examples:
         """The examples in a .npy or .npz file, or pictures: one, or a folder of them."""

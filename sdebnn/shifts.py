@@ -30,7 +30,7 @@ def corruption_scores(
     ``relative_to`` are such scores of another net. The mean corruption error is then the mean over corruptions of the
     ratio of the errors, summed over severities.
     """
-    _check_images(net, "corruptions")
+    _check_images(net, "--corruptions")
     cells: dict[str, list[dict[str, float]]] = {}
     for number, name in enumerate(NAMES, start=1):
         say(f"Corruption {number} of {len(NAMES)}: {name}")
@@ -91,13 +91,13 @@ def strange_scores(
     found = {}
     for name in sets:
         say(f"Out of distribution: {name}")
-        others = _strangeness(net, other_images(name, np.asarray(part.x), net))
+        others = _strangeness(net, other_images(name, np.asarray(part.x)))
         found[name] = {score: metrics.detection(usual[score], others[score])._asdict() for score in usual}
     return found
 
 
-def other_images(name: str, usual: np.ndarray, net: NetForecaster) -> np.ndarray:
-    """Images of another set, in the shape of those of a net."""
+def other_images(name: str, usual: np.ndarray) -> np.ndarray:
+    """Images of another set, in the shape of the usual ones."""
     random, (height, width, channels) = np.random.default_rng(0), usual.shape[1:]
     if name == "noise":
         return random.integers(0, 256, usual.shape, np.uint8)
@@ -192,4 +192,4 @@ def known_shifts(run: Path) -> dict[str, Any]:
 
 def _check_images(net: NetForecaster, what: str) -> None:
     if not net.about.are_images or not isinstance(net.likelihood, Categorical):
-        raise ValueError(f"{what} are for runs of images with classes: leave it out.")
+        raise ValueError(f"{what} is for runs of images with classes: leave it out.")

@@ -20,8 +20,7 @@ def report(runs: Sequence[Path]) -> str:
     subjects = [subject(run) for run in runs]
     if len({each.has_classes for each in subjects}) > 1:
         raise ValueError("some of these runs predict classes and others numbers: write a report of each kind.")
-    names = [each.name for each in subjects]
-    if len(set(names)) < len(names):
+    if len({each.label for each in subjects}) < len(subjects):
         subjects = [each._replace(name=f"{each.name} ({i})") for i, each in enumerate(subjects, start=1)]
     parts: list[Section] = [sections.how_it_did(subjects), sections.what_was_trained(subjects)]
     if len(subjects) > 1 and subjects[0].has_classes:

@@ -20,11 +20,6 @@ from sdebnn.plots.elements import BLUE, GREY, INK, RED, SERIES_COLOURS, SHADE, d
 from sdebnn.reports.subjects import Subject
 
 
-def _short(name: str) -> str:
-    """A name that leaves room for the picture: its end, where names of one folder differ."""
-    return name if len(name) <= MAX_LABEL else f"...{name[-MAX_LABEL + 3 :]}"
-
-
 def _dark(colour: str) -> str:
     """The shade in which a label beside a line of this colour is written."""
     red, green, blue = darker(colour)
@@ -38,7 +33,6 @@ THEMED = {
     _dark(SERIES_COLOURS[0]): "var(--deep)", _dark(BLUE): "var(--mark)",
 }  # fmt: skip
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
-MAX_LABEL = 24  # characters of the name of a run in a picture
 MAX_POINTS = 3000  # of a scatter, which a page draws one by one
 
 
@@ -94,7 +88,7 @@ def risk(subjects: list[Subject]) -> str:
         for each in subjects:
             if isinstance(each.outcomes, ClassOutcomes):
                 total = metrics.entropy_split(each.outcomes.samples).total
-                plots.risk_coverage_curve(axes, total, each.outcomes.wrong, label=_short(each.name))
+                plots.risk_coverage_curve(axes, total, each.outcomes.wrong, label=each.label)
 
     return svg(draw)
 
@@ -106,7 +100,7 @@ def severity(subjects: list[Subject], score: str, words: str) -> str:
         cells = of["corruptions"]["by_corruption"].values()
         return [np.array([of["clean"][score]]), *(np.array([cell[i][score] for cell in cells]) for i in range(5))]
 
-    known = {_short(each.name): rows(each.shifts) for each in subjects if "corruptions" in each.shifts}
+    known = {each.label: rows(each.shifts) for each in subjects if "corruptions" in each.shifts}
     return svg(partial(plots.severity, scores=known, score=words))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MAX_BYTES = 5_000_000
-INK = "#0a0b0c"  # of text and axes in pictures; the page puts its own colour in place of it
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1e; --paper: #fdfdfb; --soft: #5b5d63; --line: #d5d6d8; --mark: #2a6f97;

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sdebnn.forecasters import open_forecaster
+from sdebnn.forecasters import net_contract, open_forecaster
 from sdebnn.metrics import Estimate
 from sdebnn.outcomes import ClassOutcomes, Outcomes, load_examples, load_outcomes
 from sdebnn.records import read_record, read_result
 from sdebnn.runs import read_about, read_settings, read_stages
+from sdebnn.runs.run import stage_folder
 from sdebnn.shifts import known_shifts
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
 
 MAX_CURVE_ROWS = 100_000
+MAX_LABEL = 24  # characters
 
 
 class Subject(NamedTuple):
@@ -32,6 +34,11 @@ class Subject(NamedTuple):
     examples: tuple[np.ndarray, np.ndarray] | None  # some of the examples, and their numbers
     command: str  # that makes it again
     shifts: dict[str, Any]  # of shifts.json: scores on corruptions, on strange images, at other resolutions
+
+    @property
+    def label(self) -> str:
+        """Its name in a picture, where there is little room: the end of a long one, for long names differ there."""
+        return self.name if len(self.name) <= MAX_LABEL else f"...{self.name[-MAX_LABEL + 3 :]}"
 
     @property
     def are_images(self) -> bool:
@@ -60,15 +67,7 @@ def subject(run: Path) -> Subject:
 
 def _contract(run: Path) -> dict[str, Any]:
     """What a run takes and predicts. The parameters of nets, which may be large, are not read."""
-    if is_table_run(run):
-        return open_forecaster(run).contract
-    about = read_about(run)
-    return {
-        "kind": "images" if about.are_images else "vectors",
-        "task": "regression" if about.classes is None else "classification",
-        "shape": list(about.shape),
-        "classes": None if about.classes is None else list(about.classes),
-    }
+    return open_forecaster(run).contract if is_table_run(run) else net_contract(read_about(run))
 
 
 def _curve(run: Path) -> list[dict[str, Any]]:
@@ -78,7 +77,7 @@ def _curve(run: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     before = 0.0
     for number in range(len(read_stages(run))):
-        file = run / "metrics.jsonl" if number == 0 else run / f"more-{number}" / "metrics.jsonl"
+        file = stage_folder(run, number) / "metrics.jsonl"
         if not file.is_file():
             continue
         stage = []
@@ -119,5 +118,5 @@ def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
         if value is None or value == usual.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
-        found.append(option if value is True else f"{option} {value}")
+        found.append(option if value is True else f"{option} {shlex.quote(str(value))}")
     return found
