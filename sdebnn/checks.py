@@ -94,6 +94,13 @@ def check_positive(name: str, value: object, *, or_zero: bool = False) -> None:
         raise ValueError(f"{name}={shown(value)} must be a number, finite and {bound}.")
 
 
+def check_level(name: str, level: object) -> float:
+    """The level as a float, if it is between 0 and 1."""
+    if not isinstance(level, Real) or isinstance(level, bool) or not 0 < float(level) < 1:
+        raise ValueError(f"{name}={shown(level)} must be between 0 and 1, such as 0.95.")
+    return float(level)
+
+
 def check_parameter(name: str, value: object, *, least: float = -math.inf) -> None:
     """Refuse anything but a finite number (fixed) or an array of such (trained), each at least ``least``."""
     if isinstance(value, Tracer):

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from sdebnn import metrics
-from sdebnn.checks import check_count, shown
+from sdebnn.checks import check_count, check_level, shown
 from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.contract import AbstractModel
 from sdebnn.data import Distance, Part, Standardiser, TrainingInputs, features, folders, formats
@@ -146,8 +146,7 @@ class NetForecaster(NamedTuple):
 
     def forecast(self, inputs: Examples, *, where: str, coverage: float = 0.95) -> Columns:
         """The forecast of every example."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage={shown(coverage)} must be between 0 and 1, such as 0.95.")
+        check_level("coverage", coverage)
         x = inputs.x
         if not self.about.are_images:  # ``predict`` does so for images
             columns = Standardiser(np.array(self.about.center), np.array(self.about.spread))

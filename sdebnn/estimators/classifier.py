@@ -10,9 +10,9 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from sdebnn.checks import check_count, shown
+from sdebnn.checks import check_count, check_level, shown
 from sdebnn.estimators.arguments import check_magnitude, checked_weight
-from sdebnn.estimators.conformal import check_level, conformal_bound
+from sdebnn.estimators.conformal import conformal_bound
 from sdebnn.estimators.estimator import Estimator, LearningTask, Uncertainty
 from sdebnn.estimators.table import ArrayLike, Table
 from sdebnn.likelihoods import Categorical

@@ -5,18 +5,8 @@ k-th smallest of the n scores, k = ⌈(n + 1) · coverage⌉, with probability a
 """
 
 import math
-from numbers import Real
 
 import numpy as np
-
-from sdebnn.checks import shown
-
-
-def check_level(name: str, level: object) -> float:
-    """The level as a float, if it is between 0 and 1."""
-    if not isinstance(level, Real) or isinstance(level, bool) or not 0 < float(level) < 1:
-        raise ValueError(f"{name}={shown(level)} must be between 0 and 1, such as 0.95.")
-    return float(level)
 
 
 def conformal_bound(scores: np.ndarray, coverage: float) -> np.ndarray:

@@ -22,12 +22,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sdebnn.calibration import Calibration, HeldOut, calibrated
-from sdebnn.checks import check_count, check_positive, check_process
+from sdebnn.checks import check_count, check_level, check_positive, check_process
 from sdebnn.contract import AbstractModel, check_solution
 from sdebnn.data import Standardiser, TrainingInputs
 from sdebnn.data.standardise import MAX_STANDARDISED, magnitude
 from sdebnn.devices import platform
-from sdebnn.estimators.conformal import check_level
 from sdebnn.estimators.drawing import drawing_program, ensemble_of, ensemble_shapes, is_shape
 from sdebnn.estimators.net import NetSizes
 from sdebnn.estimators.table import ArrayLike, Encoding, Table, power_of_two

@@ -12,9 +12,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from sdebnn.calibration import Calibration
-from sdebnn.checks import check_choice, check_count, shown
+from sdebnn.checks import check_choice, check_count, check_level, shown
 from sdebnn.estimators.arguments import check_magnitude, checked_weight
-from sdebnn.estimators.conformal import check_level, conformal_bound
+from sdebnn.estimators.conformal import conformal_bound
 from sdebnn.estimators.estimator import (
     ROWS_AT_ONCE,
     Estimator,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from sdebnn.checks import check_count, shown
+from sdebnn.checks import check_count, check_level
 
 
 class Estimate(NamedTuple):
@@ -27,8 +27,7 @@ def bootstrap(
     rows of each. The interval is about the examples; the draws and the training stay as they are. It is too narrow
     for few examples, and lies above the score if chance can only raise it, as with an ECE near zero.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level={shown(level)} must be between 0 and 1, such as 0.95.")
+    check_level("level", level)
     check_count("resamples", resamples)
     if not examples:
         raise ValueError("no number of examples was given: pass it after the score, such as len(labels).")

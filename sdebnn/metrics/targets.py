@@ -1,13 +1,11 @@
 """Scores of forecasts of numbers. Samples are one array, "draw example target"."""
 
-from numbers import Real
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sdebnn.checks import shown
+from sdebnn.checks import check_level
 from sdebnn.metrics.classes import Numbers
 
 Targets = Float[Numbers, "example target"]
@@ -40,8 +38,7 @@ def interval(
     outside all draws, and the tails are assumed to be exponential: at 95 % and n = 10 the interval then covers normal
     draws with probability 95.9 %, Laplace draws with 95.0 %, and uniform draws with 97.1 %.
     """
-    if not isinstance(level, Real) or not 0 < level < 1:
-        raise ValueError(f"level={level!r} must be between 0 and 1, such as 0.95.")
+    check_level("level", level)
     if samples.ndim == 0 or samples.shape[0] < 2:
         raise ValueError(f"samples have shape {samples.shape}: pass at least two draws, on the first axis.")
     ascending = (jnp if isinstance(samples, jax.Array) else np).sort(samples, axis=0)
@@ -91,7 +88,7 @@ def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.
 
     The width of an interval, plus 2 / (1 - level) times the distance by which y misses it.
     """
-    _check_level(level)
+    check_level("level", level)
     low, high, at = (np.asarray(array, float) for array in (lower, upper, y))
     if not low.shape == high.shape == at.shape or at.size == 0:
         raise ValueError(f"lower, upper and y have shapes {low.shape}, {high.shape} and {at.shape}: pass equal ones.")
@@ -110,7 +107,7 @@ def pinball(quantiles: TargetSamples, y: Targets, levels: Float[Numbers, " draw"
             "(examples, targets) and (levels,)."
         )
     for level in p:
-        _check_level(float(level))
+        check_level("level", float(level))
     p = p[:, None, None]
     return float(np.mean(np.where(at >= q, p * (at - q), (1 - p) * (q - at))))
 
@@ -126,8 +123,3 @@ def pit(samples: TargetSamples, y: Targets, *, seed: int = 0) -> Float[np.ndarra
     below, same = (draws < at).sum(0), (draws == at).sum(0)
     place = np.random.default_rng(seed).uniform(size=at.shape)
     return (below + place * (same + 1)) / (len(draws) + 1)
-
-
-def _check_level(level: object) -> None:
-    if not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(f"level={shown(level)} must be between 0 and 1, such as 0.95.")

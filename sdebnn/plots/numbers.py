@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from sdebnn.checks import check_array, check_count, shown
+from sdebnn.checks import check_array, check_count, check_level
 from sdebnn.metrics.classes import Numbers
 from sdebnn.plots.elements import (
     BLUE,
@@ -94,8 +94,7 @@ def predicted(
     Up to 400 examples are drawn one by one, and those outside their interval as diamonds. More are drawn as a density,
     with the medians of the ends of the intervals in windows of equal width.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level={shown(level)} must be between 0 and 1, such as 0.95.")
+    check_level("level", level)
     at, low, high, true = vectors(mean=mean, lower=lower, upper=upper, y=y)
     if (low > high).any():
         raise ValueError(f"lower={low[low > high][0]:g} is above upper={high[low > high][0]:g}: pass them in order.")

@@ -5,11 +5,10 @@ import warnings
 import numpy as np
 
 from sdebnn import metrics
-from sdebnn.checks import shown
+from sdebnn.checks import check_level, shown
 from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.data import UnlikeTrainingWarning
 from sdebnn.estimators import SDEBNNRegressor
-from sdebnn.estimators.conformal import check_level
 from sdebnn.outcomes import NumberOutcomes, Outcomes
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.model import TableModel, known_rows, targets_of, task_of
