@@ -68,7 +68,7 @@ def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best:
         read_distance(run, made.about),
         count,
         jax.random.key(seed),
-        made.preset.draws_at_once,
+        made.draws_at_once,
     )
 
 

@@ -141,7 +141,7 @@ def test_a_run_that_is_done_goes_on_from_its_end(tmp_path, capsys):
     _, second, _ = runs.open_run(out)
     # The same by hand: a training of two epochs that starts with the weights of the first.
     part, rest = held_out(load(settings.data, test=settings.test).train, 0.2, seed=0)
-    recipe = made.preset.training.changed(epochs=2)
+    recipe = made.training.changed(epochs=2)
     batches = replace(recipe.batches, size=64, memory_limit=2**31)
     by_hand = fit(
         first, likelihood, *part, key=made.key(1), validation=Validation(*rest), progress=False,

@@ -15,7 +15,7 @@ ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
     "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
     "corruptions", "integrate", "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train",
-    "presets", "compare", "runs", "estimators", "artifacts", "tables", "forecasters", "shifts", "export", "serve",
+    "presets", "compare", "estimators", "artifacts", "runs", "tables", "forecasters", "shifts", "export", "serve",
     "plots", "reports", "verify", "cli",
 ]  # fmt: skip
 

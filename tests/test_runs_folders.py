@@ -231,7 +231,7 @@ EDITS = {  # of run.json, each with the seal that goes with it
     "no seed": {"seed": ...},
     "a seed below zero": {"seed": -1},
     "a word for a number": {"seed": "seven"},
-    "no such preset": {"preset": "worst"},
+    "a preset without a name": {"preset": None},
     "a list": {"epochs": [1]},
     "more epochs than there is time": {"epochs": 10**30},
     "a weight that is no number": {"kl_weight": None},

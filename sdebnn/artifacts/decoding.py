@@ -6,6 +6,7 @@ Objects are made without calling their constructors: their fields are set to wha
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -35,7 +36,7 @@ class Decoder:
     ``encoded`` collects them. They are used instead of names.
     """
 
-    def __init__(self, arrays: dict[str, np.ndarray], names: Names, objects: dict[str, Any]):
+    def __init__(self, arrays: Mapping[str, Any], names: Names, objects: dict[str, Any]):
         self.arrays, self.names, self.objects = dict(arrays), names, objects
         self.in_structure = False
         self.partials: dict[str, Any] = {}
@@ -121,7 +122,7 @@ class Decoder:
             raise ValueError(f"has no random key of the kind {shown(implementation)} in {where}")
         return jax.random.wrap_key_data(jnp.asarray(array), impl=implementation)
 
-    def _stored(self, where: str) -> np.ndarray:
+    def _stored(self, where: str) -> Any:
         if where not in self.arrays:
             raise ValueError(f"has no array {shown(where)}")
         return self.arrays.pop(where)

@@ -28,8 +28,8 @@ ADDED_FIELDS: dict[str, dict[str, Any]] = {  # name of a class: its new fields, 
 }
 
 PACKAGES = ("baselines", "convolutions", "integrate", "likelihoods", "models", "processes")
-MODULES = ("data.augment", "data.standardise", "fields", "presets", "waves")
-FUNCTIONS = ("fan_in_scale", "pooled", "sine", "squeeze", "unsqueeze")  # of sdebnn
+MODULES = ("data.augment", "data.standardise", "fields", "presets", "train.optimizers", "train.options", "waves")
+FUNCTIONS = ("constant_adam", "fan_in_scale", "grouped_muon", "pooled", "sine", "squeeze", "unsqueeze")  # of sdebnn
 # Functions of arrays only: a file must not be able to name one that reads or writes files, such as jnp.save.
 JAX_FUNCTIONS = {
     "jax.nn": (
@@ -55,7 +55,7 @@ def known_objects() -> dict[str, Any]:
         for name, part in vars(module).items():
             if _is_record(part) and part.__module__ == module.__name__ and not name.startswith("_"):
                 found[f"sdebnn.{name}"] = part
-            if inspect.isfunction(part) and part.__module__ == module.__name__ and name in FUNCTIONS:
+            if name in FUNCTIONS and callable(part) and part.__module__ == module.__name__:
                 found[f"sdebnn.{name}"] = part
     for name, part in vars(eqx.nn).items():
         if isinstance(part, type) and issubclass(part, eqx.Module):
@@ -152,7 +152,7 @@ def is_named_tuple(part: type) -> bool:
 
 
 def _own_modules() -> Iterator[ModuleType]:
-    """The modules of sdebnn whose classes are parts of models."""
+    """The modules of sdebnn whose classes are parts of models, or of how they are trained."""
     for name in PACKAGES:
         package = importlib.import_module(f"sdebnn.{name}")
         for info in pkgutil.iter_modules(package.__path__, f"sdebnn.{name}."):

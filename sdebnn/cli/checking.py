@@ -19,7 +19,7 @@ from sdebnn.devices import platform as platform_in_use
 from sdebnn.integrate.execution import execution_on
 from sdebnn.presets import PRESETS
 from sdebnn.records import read_record, read_result
-from sdebnn.runs import make, read_about, read_settings, read_stages
+from sdebnn.runs import open_run, read_settings, read_stages
 from sdebnn.runs.run import stage_folder
 from sdebnn.tables.kind import KIND as TABLE_KIND
 from sdebnn.tables.kind import is_table_run
@@ -93,9 +93,9 @@ def info(
         }
         facts.pop("settings", None)  # they are there one by one
         if layers:
-            made = make(settings, read_about(run))
-            batch = np.zeros((made.preset.training.batches.size or 1, *made.about.shape), np.float32)
-            facts["layers"] = str(describe(made.model, batch))
+            made, model, _ = open_run(run)
+            batch = np.zeros((made.training.batches.size or 1, *made.about.shape), np.float32)
+            facts["layers"] = str(describe(model, batch))
     if as_json:
         print(json.dumps(facts))
         return

@@ -1,4 +1,4 @@
-"""The settings of a run, what its net knows about its data, and ``run.json``, in which both are kept."""
+"""The settings of a run, what its net knows about its data, and ``run.json``, which keeps both."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from sdebnn.records import (
     load_one,
     number,
     one_bytes,
-    one_of,
     or_none,
     read_record,
     record_bytes,
@@ -37,7 +36,7 @@ SHAPE = Rule("a list of sizes", lambda value: isinstance(value, list) and all(ma
 STAGES = Rule("a list of epochs", lambda value: SHAPE.holds(value) and 1 <= len(value) <= MAX_STAGES)
 RULES: Rules = {
     "data": TEXT,
-    "preset": one_of(*PRESETS),
+    "preset": TEXT,  # a later version may have other presets
     "infer_w0": YES_OR_NO,
     "seed": whole(0, SEEDS - 1),
     "epochs": or_none(whole(1)),
@@ -100,6 +99,8 @@ def read_run(out: Path) -> dict[str, Any]:
     if not file.exists():
         raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
     facts = read_record(file, KIND, RULES)
+    if not or_none(OBJECT).holds(facts.get("net")):  # runs of earlier versions have none
+        raise broken(file, f"has net={shown(facts['net'])}, which should outline a net")
     check_record(file, facts["about"], ABOUT_RULES)
     return facts
 
@@ -109,10 +110,14 @@ def run_bytes(settings: Settings, stages: tuple[int, ...], facts: dict[str, Any]
     return record_bytes(KIND, {**facts, **settings._asdict(), "stages": list(stages)})
 
 
+def settings_of(facts: dict[str, Any]) -> Settings:
+    """The settings in the record of a run."""
+    return Settings(**{name: facts[name] for name in Settings._fields})
+
+
 def read_settings(out: Path) -> Settings:
     """The settings of a run."""
-    facts = read_run(out)
-    return Settings(**{name: facts[name] for name in Settings._fields})
+    return settings_of(read_run(out))
 
 
 def read_stages(out: Path) -> tuple[int, ...]:
@@ -122,7 +127,12 @@ def read_stages(out: Path) -> tuple[int, ...]:
 
 def read_about(out: Path) -> About:
     """What the net of a run knows about its data."""
-    facts = read_run(out)["about"]
+    return about_of(out, read_run(out))
+
+
+def about_of(out: Path, record: dict[str, Any]) -> About:
+    """What the net of a run knows about its data, from the record of the run."""
+    facts = record["about"]
     about = About(
         facts["name"], tuple(facts["shape"]), None if facts["classes"] is None else tuple(facts["classes"]),
         facts["examples"], *(tuple(facts[name]) for name in NUMBERS_ABOUT),

@@ -1,6 +1,6 @@
 """Training a run of the command line in its folder, and scoring it.
 
-RUN/run.json            the settings, and what the net needs to know about the data, from which it is made again
+RUN/run.json            the settings, what the net needs to know about the data, and an outline of the net
 RUN/inputs.safetensors  by what it is told how far other examples are from those of training
 RUN/metrics.jsonl       the training log             RUN/checkpoints/       the state of training
 RUN/member-1/ ...       the same of the other members of a mixture
@@ -31,7 +31,7 @@ from sdebnn.outcomes import Outcomes, outcomes_of, save_examples, save_outcomes,
 from sdebnn.prediction import Evaluation, evaluate, evaluation
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
-from sdebnn.runs.run import Run, make, stage_folder, trained
+from sdebnn.runs.run import Run, make, outline_of, outlined_run, stage_folder, trained
 from sdebnn.runs.settings import INPUTS_FILE, MAX_STAGES, Settings, distance_bytes, read_distance, read_run, run_bytes
 from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_seconds, saved_steps
 
@@ -69,6 +69,7 @@ def train(
         if before is not None:
             remedy = "the data have changed; restore them, or train another run"
             check_same_settings(out, before, {"fingerprint": _fingerprint(data)}, remedy)
+            run = _as_it_was(run, out, before)
             place.remember("run.json")
             if (out / INPUTS_FILE).is_file():
                 place.remember(INPUTS_FILE)
@@ -81,9 +82,10 @@ def train(
             validation = Validation(rest.x, rest.y, patience=settings.patience)
         elif settings.patience is not None:
             raise ValueError(f"patience={settings.patience} needs a validation set: pass a validation share above 0.")
-        stages = _stages(before, settings.epochs, run.preset.training.epochs)
+        stages = _stages(before, settings.epochs, run.training.epochs)
         if before is None or stages != tuple(read_run(out)["stages"]):
-            facts = {"fingerprint": _fingerprint(data), "about": run.about._asdict()}
+            net = outline_of(run) if before is None else before.get("net")
+            facts = {"fingerprint": _fingerprint(data), "about": run.about._asdict(), "net": net}
             place.write("run.json", run_bytes(settings, stages, facts))
         if before is None or not (out / INPUTS_FILE).exists():
             rows = evenly_spaced_rows(len(part.x), COMPARED_ROWS)
@@ -92,15 +94,13 @@ def train(
             found = found if len(found) else np.zeros((1, found.shape[1]))
             place.write(INPUTS_FILE, distance_bytes(Distance.of(found)))
         stage = len(stages) - 1
-        models, likelihood = list(run.trained_apart), run.preset.likelihood
-        recipe = run.preset.training.changed(epochs=stages[stage], kl_weight=settings.kl_weight)
+        models, likelihood = list(run.trained_apart), run.likelihood
+        recipe = run.training.changed(epochs=stages[stage], kl_weight=settings.kl_weight)
         objective = replace(recipe.objective, monitor_every=monitor)
         whole = place
+        if stage or run.is_outlined:
+            models, likelihood = _kept(run, out, max(1, stage))
         if stage:
-            found = trained(run, out, stage)
-            if len(found) != len(models):
-                raise ValueError(f"{out} lacks checkpoints of member {len(found)}: restore them, or train another run.")
-            models, likelihood = [model for model, _ in found], found[0][1]
             objective = replace(objective, kl_warmup=0.0)
             validation = None if validation is None else replace(validation, at_start=True)
             place = stack.enter_context(RunFolder(stage_folder(out, stage), tensorboard=tensorboard))
@@ -140,6 +140,26 @@ def train(
     return result
 
 
+def _as_it_was(run: Run, out: Path, before: dict[str, Any]) -> Run:
+    """The run in a folder: the one made anew, if its nets and their training are as they were, else its outline."""
+    is_same = before.get("net") is None or before["net"] == outline_of(run)
+    return run if is_same else outlined_run(out)._replace(settings=run.settings)
+
+
+def _kept(run: Run, out: Path, stages: int) -> tuple[list[AbstractModel], AbstractLikelihood]:
+    """The models that are trained apart, as their last checkpoints in some stages left them, and their likelihood."""
+    begun = [
+        any(saved_steps(run.folders(out, stage)[i]) for stage in range(stages)) for i in range(len(run.trained_apart))
+    ]
+    if not all(begun):
+        changed = f" The preset {run.settings.preset!r} of this version is another." if run.is_outlined else ""
+        raise ValueError(
+            f"{out} lacks checkpoints of member {begun.index(False)}: restore them, or train another run.{changed}"
+        )
+    found = trained(run, out, stages)
+    return [model for model, _ in found], found[0][1]
+
+
 def draws_of(run: Run, draws: int | None = None) -> int:
     """The draws to average over: 16 of each member unless told, and equally many of each."""
     wanted, members = DRAWS * len(run.nets) if draws is None else draws, len(run.nets)
@@ -170,7 +190,7 @@ def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part:
     rows = evenly_spaced_rows(len(part.x), BOUND_ROWS)
     scores = evaluate(
         model, likelihood, part.x[rows], part.y[rows], draws=BOUND_DRAWS * len(run.nets),
-        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.preset.draws_at_once,
+        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.draws_at_once,
     )  # fmt: skip
     return len(part.x) * scores["log_likelihood"] - scores["kl"]
 
@@ -186,7 +206,7 @@ def score(
     """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
     return evaluation(
         model, likelihood, *part, draws=draws_of(run, draws), key=score_key(run.settings.seed),
-        draws_at_once=run.preset.draws_at_once,
+        draws_at_once=run.draws_at_once,
         steps=steps,
     )  # fmt: skip
 
