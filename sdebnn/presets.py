@@ -90,7 +90,7 @@ def preset(name: str, about: About, *, infer_w0: bool = False) -> Preset:
             raise ValueError(f"preset='paper' is for images, and {about.name} has none: choose preset='ours'.")
         return paper(about, infer_w0)
     if not about.are_images:
-        return table(name, about, infer_w0)
+        return vectors(name, about, infer_w0)
     if min(about.shape[:2]) < 16:
         return small(name, about, infer_w0)
     return inferred(name, about) if infer_w0 else residual(name, about)
@@ -147,7 +147,7 @@ COLOUR = {"fast": ImageSize((64, 128, 256), 10, 1), "ours": ImageSize((128, 256,
           "best": ImageSize((128, 256, 512), 48, 3)}  # fmt: skip
 GREY = {"fast": ImageSize((32, 64), 10, 1), "ours": ImageSize((64, 128), 20, 2), "best": ImageSize((64, 128), 40, 5)}
 SMALL = {"fast": ImageSize((16, 32), 15, 1), "ours": ImageSize((16, 32), 30, 1), "best": ImageSize((16, 32), 30, 8)}
-MEMBERS_OF_TABLES = {"fast": 1, "ours": 1, "best": 5}
+MEMBERS_OF_VECTORS = {"fast": 1, "ours": 1, "best": 5}
 
 
 def residual(name: str, about: About) -> Preset:
@@ -220,8 +220,11 @@ def small(name: str, about: About, infer_w0: bool) -> Preset:
     return Preset(lambda key: net(key=key), Categorical(), training, members=size.members)
 
 
-def table(name: str, about: About, infer_w0: bool) -> Preset:
-    """Our net for vectors: ``SDEBNN.mlp`` with inputs and targets standardised inside."""
+def vectors(name: str, about: About, infer_w0: bool) -> Preset:
+    """Our net for vectors in arrays, which may be larger than memory, with inputs and targets standardised inside.
+
+    Tables with columns, from a .csv file or by name, are learned by the estimators instead.
+    """
     (size,) = about.shape
     outputs = len(about.target_center) if about.classes is None else len(about.classes)
     columns = Standardiser(np.array(about.center), np.array(about.spread))
@@ -242,7 +245,7 @@ def table(name: str, about: About, infer_w0: bool) -> Preset:
     epochs = max(10, 20_000 * batch // (4 * about.examples))
     training = Recipe(epochs, Objective(), Batches(batch), Optimizer(1e-2, clip=100.0, ema=0.998))
     return Preset(
-        net, likelihood, training, draws_at_once=16, members=MEMBERS_OF_TABLES[name], in_turn=False
+        net, likelihood, training, draws_at_once=16, members=MEMBERS_OF_VECTORS[name], in_turn=False
     )  # fmt: skip
 
 

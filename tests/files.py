@@ -1,4 +1,4 @@
-"""Published formats, written from their descriptions and by nothing of sdebnn: what the readers must read back."""
+"""Files written by nothing of sdebnn, from published descriptions: what the readers must read back."""
 
 import gzip
 import hashlib
@@ -97,3 +97,14 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 def everything_under(folder: Path) -> dict[str, bytes]:
     found = (Path(top) / name for top, _, names in os.walk(folder) for name in names)
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def moons_file(path: Path) -> Path:
+    """Two moons as arrays: vectors, which train a net, where a table trains the estimators."""
+    rng = np.random.default_rng(0)
+    y = np.arange(600) % 2
+    turn = rng.uniform(0, np.pi, 600)
+    x = np.column_stack([np.cos(turn), np.sin(turn)]) * np.where(y, -1, 1)[:, None] + np.outer(y, [1, 0.5])
+    x = (x + rng.normal(0, 0.1, x.shape)).astype(np.float32)
+    np.savez(path, x_train=x[:400], y_train=y[:400], x_test=x[400:], y_test=y[400:])
+    return path

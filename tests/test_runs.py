@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from files import moons_file
 
 from sdebnn import SDEBNN, cli, runs
 from sdebnn.data import home, load
@@ -17,10 +18,16 @@ from sdebnn.train import engine
 
 
 @pytest.fixture(scope="module")
-def moons(tmp_path_factory):
+def vectors(tmp_path_factory):
+    """Two moons in a file of arrays."""
+    return moons_file(tmp_path_factory.mktemp("vectors") / "moons.npz")
+
+
+@pytest.fixture(scope="module")
+def moons(vectors):
     """A short run on two moons, and what it printed."""
-    out = tmp_path_factory.mktemp("runs") / "moons"
-    command = [sys.executable, "-m", "sdebnn", "train", "--data", "moons", "--epochs", "30", "--out", out, "--json"]
+    out = vectors.parent / "run"
+    command = [sys.executable, "-m", "sdebnn", "train", "--data", vectors, "--epochs", "30", "--out", out, "--json"]
     return out, subprocess.run(command, capture_output=True, text=True)
 
 
@@ -36,14 +43,15 @@ def test_training_prints_the_test_scores_as_the_last_line(moons):
     assert "effective temperature 1" in done.stderr
 
 
-def test_a_run_scores_the_same_when_it_is_opened_again_or_resumed(moons, capsys):
+def test_a_run_scores_the_same_when_it_is_opened_again_or_resumed(moons, vectors, capsys):
     out, done = moons
     last = json.loads(done.stdout.splitlines()[-1])
     cli.app(["evaluate", str(out), "--draws", "16", "--json"], standalone_mode=False)
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
     for name in ("accuracy", "nll", "ece", "kl"):
         assert scores[name] == pytest.approx(last[name], rel=1e-6)
-    cli.app(["train", "--data", "moons", "--epochs", "30", "--out", str(out), "--resume"], standalone_mode=False)
+    command = ["train", "--data", str(vectors), "--epochs", "30", "--out", str(out), "--resume"]
+    cli.app(command, standalone_mode=False)
     assert f"{last['nll']:.5g}" in capsys.readouterr().out
 
 
@@ -95,7 +103,7 @@ def test_a_csv_trains_and_is_predicted_as_a_csv(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["task"] == "regression"
 
 
-def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_path):
+def test_info_and_data_list_say_what_there_is(moons, vectors, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("SDEBNN_DATA", str(tmp_path))
     cli.app(["info"], standalone_mode=False)
     said = capsys.readouterr().out
@@ -103,7 +111,7 @@ def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_pa
         assert words in said
     cli.app(["info", str(moons[0]), "--json"], standalone_mode=False)
     facts = json.loads(capsys.readouterr().out)
-    assert facts["data"] == "moons"
+    assert facts["data"] == str(vectors)
     assert facts["checkpoints at steps"]
     assert facts["accuracy"] > 0.7
     cli.app(["info", str(moons[0]), "--layers"], standalone_mode=False)
@@ -118,7 +126,7 @@ def test_info_and_data_list_say_what_there_is(moons, capsys, monkeypatch, tmp_pa
 
 
 @pytest.mark.usefixtures("_as_a_user")
-def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, monkeypatch):
+def test_mistakes_are_one_line_and_leave_nothing_behind(moons, vectors, tmp_path, capfd, monkeypatch):
     out, _ = moons
     new = tmp_path / "new"
     foreign = tmp_path / "foreign"
@@ -129,20 +137,23 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
     for arguments, words in (
         (("train", "--data", "nonsense", "--out", new), "choose one of"),
         (("train", "--data", "mnist", "--out", new), "sdebnn data get mnist"),
-        (("train", "--data", "moons", "--preset", "worst", "--out", new), "'best', 'paper'"),
-        (("train", "--data", "moons", "--preset", "paper", "--out", new), "is for images"),
-        (("train", "--data", "moons", "--epochs", "0", "--out", new), "epochs=0"),
+        (("train", "--data", vectors, "--preset", "worst", "--out", new), "'best', 'paper'"),
+        (("train", "--data", vectors, "--preset", "paper", "--out", new), "is for images"),
+        (("train", "--data", vectors, "--epochs", "0", "--out", new), "epochs=0"),
         (("train", "--data", "moons", "--members", "0", "--out", new), "members=0"),
-        (("train", "--data", "moons", "--target", "y", "--out", new), "is for tables"),
+        (("train", "--data", "moons", "--target", "y", "--out", new), "is for tables of your own"),
+        (("train", "--data", "moons", "--epochs", "3", "--out", new), "moons is a table"),
+        (("train", "--data", "uci/concrete/0", "--preset", "best", "--out", new), "uci/concrete/0 is a table"),
+        (("train", "--data", "moons", "--test", "0.2", "--out", new), "has its own test part"),
         (("train", "--data", "houses.csv", "--epochs", "3", "--out", new), "houses.csv is a table"),
         (("train", "--data", "houses.csv", "--out", new), "houses.csv cannot be read"),
         (("train", "--data", "houses.csv", "--members", "0", "--out", new), "members=0"),
         (("evaluate", out, "--data", text), "holds no targets"),
         (("train", "--data", "moons", "--size", "16", "--out", new), "is for data of your own"),
         (("evaluate", out, "--draws", "0"), "draws=0"),
-        (("train", "--data", "moons", "--validation", "2", "--out", new), "validation=2.0"),
-        (("train", "--data", "moons", "--epochs", "30", "--out", out), "holds a run already"),
-        (("train", "--data", "moons", "--epochs", "29", "--out", out, "--resume"), "less than the 30"),
+        (("train", "--data", vectors, "--validation", "2", "--out", new), "validation=2.0"),
+        (("train", "--data", vectors, "--epochs", "30", "--out", out), "holds a run already"),
+        (("train", "--data", vectors, "--epochs", "29", "--out", out, "--resume"), "less than the 30"),
         (("evaluate", foreign), "is not a run"),
         (("predict", out, text), "x.npy"),
         (("predict", out, tmp_path / "none.npy"), "none.npy"),
@@ -150,7 +161,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, tmp_path, capfd, 
         (("predict", "--bogus"), "No such option: --bogus"),
         (("train", "--data", "moons"), "Missing option '--out': see sdebnn train --help"),
         (("nonsense",), "No such command 'nonsense'"),
-        (("train", "--data", "moons", "--epochs", "1", "--out", text / "inside"), "cannot be made or written to"),
+        (("train", "--data", vectors, "--epochs", "1", "--out", text / "inside"), "cannot be made or written to"),
         (("demo", "--out", text / "inside"), "cannot be made or written to"),
         (("report", foreign, "--out", tmp_path / "r.html"), "is no folder of a run"),
     ):

@@ -11,13 +11,12 @@ import time
 
 import numpy as np
 import pytest
+from files import moons_file
 
 from sdebnn import cli, forecasters, runs
 from sdebnn.files import LOCK, FolderLock, remove_parts, write_whole
 from sdebnn.records import write_record
 from sdebnn.train import RunFolder
-
-MOONS = ("--data", "moons", "--epochs", "2")
 
 
 def sdebnn(*arguments, **how):
@@ -43,10 +42,22 @@ def refused(monkeypatch, capfd):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def vectors(tmp_path_factory):
+    """Two moons in a file of arrays."""
+    return moons_file(tmp_path_factory.mktemp("vectors") / "moons.npz")
+
+
+@pytest.fixture(scope="module")
+def short(vectors):
+    """The arguments of a short training."""
+    return ("--data", vectors, "--epochs", "2")
+
+
+@pytest.fixture(scope="module")
+def run(vectors):
     """A short run."""
-    out = tmp_path_factory.mktemp("runs") / "moons"
-    runs.train(runs.Settings("moons", epochs=2), out, progress=False)
+    out = vectors.parent / "moons"
+    runs.train(runs.Settings(str(vectors), epochs=2), out, progress=False)
     return out
 
 
@@ -95,11 +106,11 @@ def test_of_two_trainings_in_one_folder_one_is_refused_and_the_other_is_whole(tm
         assert json.loads((folder / "result.json").read_text())["settings"]["patience"] == winners[0]
 
 
-def test_a_refused_resume_writes_no_settings_beside_checkpoints(run, refused, tmp_path):
+def test_a_refused_resume_writes_no_settings_beside_checkpoints(run, refused, tmp_path, short):
     moved = (run / "run.json").rename(tmp_path / "run.json")
     before = contents_of(run)
     try:
-        refused("no run.json", "train", *MOONS, "--seed", "7", "--out", run, "--resume")
+        refused("no run.json", "train", *short, "--seed", "7", "--out", run, "--resume")
         assert contents_of(run) == before
     finally:
         moved.rename(run / "run.json")
@@ -156,8 +167,8 @@ def test_a_lock_holds_until_it_is_let_go_and_an_unused_folder_goes_with_it(tmp_p
     assert {path.name for path in folder.iterdir()} == {"f", LOCK}
 
 
-def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
-    process = sdebnn("train", *MOONS, "--out", tmp_path / "run")
+def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path, short):
+    process = sdebnn("train", *short, "--out", tmp_path / "run")
     process.stderr.readline()  # it has begun; then both ends are closed, as by head
     process.stderr.close()
     process.stdout.close()
@@ -167,8 +178,8 @@ def test_output_that_nobody_reads_does_not_stop_a_training(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_signals_heard")
-def test_a_hang_up_saves_first(tmp_path):
-    process = sdebnn("train", "--data", "moons", "--epochs", "100000", "--out", tmp_path / "run")
+def test_a_hang_up_saves_first(tmp_path, vectors):
+    process = sdebnn("train", "--data", vectors, "--epochs", "100000", "--out", tmp_path / "run")
     try:
         deadline = time.monotonic() + 120
         while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
@@ -244,7 +255,7 @@ EDITS = {  # of run.json, each with the seal that goes with it
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_settings_that_were_edited_and_sealed_anew_are_refused(run, name, refused):
+def test_settings_that_were_edited_and_sealed_anew_are_refused(run, name, refused, short):
     file = run / "run.json"
     whole = file.read_bytes()
     words = json.loads(whole)
@@ -257,7 +268,7 @@ def test_settings_that_were_edited_and_sealed_anew_are_refused(run, name, refuse
             words[field] = value
     write_record(file, kind, words)
     try:
-        for command in (("evaluate", run), ("info", run), ("train", *MOONS, "--out", run, "--resume")):
+        for command in (("evaluate", run), ("info", run), ("train", *short, "--out", run, "--resume")):
             refused("run.json", *command)
     finally:
         file.write_bytes(whole)
@@ -277,12 +288,12 @@ def test_rows_in_errors_are_those_of_the_user_s_file(tmp_path):
         runs.train(settings, tmp_path / "run", progress=False, memory_limit=20_000)
 
 
-def test_a_refused_command_leaves_no_folder(tmp_path, refused, monkeypatch):
+def test_a_refused_command_leaves_no_folder(tmp_path, refused, monkeypatch, short):
     out = tmp_path / "run"
-    refused("validation=1.5", "train", *MOONS, "--validation", "1.5", "--out", out)
+    refused("validation=1.5", "train", *short, "--validation", "1.5", "--out", out)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refused("tensorboardX", "train", *MOONS, "--tensorboard", "--out", out)
+    refused("tensorboardX", "train", *short, "--tensorboard", "--out", out)
     monkeypatch.undo()
     refused("nonsense", "train", "--data", "nonsense", "--tensorboard", "--out", out)
     assert not out.exists()

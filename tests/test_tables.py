@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from sdebnn import SDEBNNRegressor
+from sdebnn import SDEBNNClassifier, SDEBNNRegressor
 from sdebnn.columns import write_columns
-from sdebnn.data import Distance
+from sdebnn.data import CATALOGUE, Distance, load
 from sdebnn.records import write_record
 from sdebnn.tables.columns import ColumnCoder, WordColumn
 from sdebnn.tables.forecaster import TableForecaster, _cells
@@ -25,7 +25,8 @@ from sdebnn.tables.model import (
     targets_of,
     task_of,
 )
-from sdebnn.tables.runs import TableSettings, _with_all_classes, read_table_run, split, train_table
+from sdebnn.tables.rows import TableSettings, _with_all_classes, split
+from sdebnn.tables.runs import read_table_run, train_table
 
 QUICK = {"members": 1, "max_iter": 40, "random_state": 0}
 
@@ -380,6 +381,33 @@ def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_
     (tmp_path / "run").rename(tmp_path / "moved")
     assert forecast(load_table(tmp_path / "moved"), test, where="t")["price"] == pytest.approx(alone.predict(x_test))
     assert str(tmp_path) not in json.dumps(read_table_run(tmp_path / "moved"))
+
+
+@pytest.mark.parametrize("name", ["wave", "moons"])
+def test_a_table_by_name_is_learned_by_the_estimator_and_scored_on_its_own_test_part(name, tmp_path):
+    settings = TableSettings(name, members=1, seed=3)
+    said = []
+    result = train_table(settings, tmp_path / "run", say=said.append, progress=False)
+    data = load(name, seed=3)
+    x, y = np.asarray(data.train.x, float), np.asarray(data.train.y)
+    x_test, y_test = np.asarray(data.test.x, float), np.asarray(data.test.y)
+    if data.classes is None:
+        alone, y, y_test = SDEBNNRegressor(members=1, random_state=3), y[:, 0].astype(float), y_test[:, 0].astype(float)
+        assert said == ["Regression of 'y' from 1 columns of 400 rows."]
+    else:
+        alone, y, y_test = SDEBNNClassifier(members=1, random_state=3), y.astype(str), y_test.astype(str)
+    alone.fit(x, y)
+    assert result["nll"] == pytest.approx(-alone.log_prob(x_test, y_test).mean(), rel=1e-5)
+    assert (result["test_rows"], result["data"]) == (len(x_test), name)
+    assert train_table(settings, tmp_path / "run", resume=True) == result
+    found = forecast(load_table(tmp_path / "run"), Frame(dict(zip(("x1", "x2"), x_test.T, strict=False))), where="t")
+    assert found["y"].tolist() == alone.predict(x_test).tolist()
+
+
+def test_every_table_of_the_catalogue_is_known_as_one():
+    assert [name for name, entry in CATALOGUE.items() if not entry.is_table] == [
+        "digits", "mnist", "fashion-mnist", "cifar10", "cifar10c",
+    ]  # fmt: skip
 
 
 def test_classes_that_only_the_test_rows_have_are_learned():

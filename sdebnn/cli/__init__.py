@@ -83,7 +83,7 @@ def main() -> None:
     given = [word for word in sys.argv[1:] if word != "--debug"]  # it may stand anywhere
     try:
         try:
-            sys.exit(app(given, standalone_mode=False) or 0)
+            sys.exit(app(given, prog_name="sdebnn", standalone_mode=False) or 0)
         finally:
             sys.stdout.flush()  # so that a broken pipe is noticed inside this try
     except BrokenPipeError:  # the reader of the output, such as head, has exited; files are already written

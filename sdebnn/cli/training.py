@@ -48,9 +48,20 @@ def train(
     """Train a net on a data set, and score it on the test part. It can be stopped at any time, and resumed later.
 
     A run that is done goes on if it is resumed with more --epochs. A .csv file is a table, whose first line names the
-    columns. It is learned by the estimators of sdebnn in one go: if it is stopped, it starts anew.
+    columns. Tables, also those with a name, are learned by the estimators of sdebnn in one go: if such a run is
+    stopped, it starts anew.
     """
-    if Path(data).suffix.lower() in TABLES and find(data) is None:
+    named = find(data)
+    if named is not None and Path(data).exists():
+        print(f"sdebnn: {data} is the data set of that name; write ./{data} for yours here.", file=sys.stderr)
+    is_file = named is None and Path(data).suffix.lower() in TABLES
+    if not is_file:
+        others = {"--target": target is not None, "--task": task is not None}
+        check_suits(others, f"is for tables of your own, and {data} is no .csv file")
+    if named is not None:
+        others = {"--test": test is not None, "--size": size is not None}
+        check_suits(others, f"is for data of your own, and {data} has its own test part and size")
+    if is_file or (named is not None and named[0].is_table):
         others = {
             "--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
             "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
@@ -58,16 +69,10 @@ def train(
             "--memory-limit": memory_limit != 2048, "--size": size is not None,
         }  # fmt: skip
         check_suits(others, f"is for nets of images and arrays, and {data} is a table")
+        data = str(Path(data).resolve()) if is_file else data
         _train_table(data, out, target, task, seed, 0.1 if test is None else test, members, kl_weight, resume, as_json)
         return
-    others = {"--target": target is not None, "--task": task is not None}
-    check_suits(others, f"is for tables, and {data} is no .csv file")
-    if find(data) is not None:
-        if Path(data).exists():
-            print(f"sdebnn: {data} is the data set of that name; write ./{data} for yours here.", file=sys.stderr)
-        others = {"--test": test is not None, "--size": size is not None}
-        check_suits(others, f"is for data of your own, and {data} has its own test part and size")
-    elif Path(data).exists():
+    if named is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be resumed from any folder
     settings = runs.Settings(
         data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members, test, size
@@ -93,7 +98,7 @@ def _train_table(
     kl_weight: float, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     of_tables = tables()
-    settings = of_tables.TableSettings(str(Path(data).resolve()), target, task, seed, test, kl_weight=kl_weight)
+    settings = of_tables.TableSettings(data, target, task, seed, test, kl_weight=kl_weight)
     if members is not None:
         settings = settings._replace(members=members)
     with plain_warnings():

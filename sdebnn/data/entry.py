@@ -83,6 +83,11 @@ class Entry(NamedTuple):
         """Whether the data need no files in the folder of all data sets."""
         return self.source is None and not self.options
 
+    @property
+    def is_table(self) -> bool:
+        """Whether the examples are rows of numbers, as all those are whose number of columns depends on the options."""
+        return self.shape is None or len(self.shape) == 1
+
     def folder(self, root: Path) -> Path:
         """The folder of this data set in the folder of all data sets."""
         return root / (self.subfolder or self.name)
