@@ -74,6 +74,15 @@ def test_columns_are_numbers_or_words_and_cells_may_be_missing(tmp_path):
         "01:05 PM",
         "3/4/2021",
         "2024-03-01T10:00",
+        "2024Q1",
+        "2024-Q3",
+        "Q1 2024",
+        "2024-W05",
+        "2024-W05-1",
+        "W5 2024",
+        "Jan 2024",
+        "12:30",
+        "12:30:05.25",
     ],
 )
 def test_dates_are_refused_with_the_remedy(tmp_path, cell):
@@ -82,7 +91,10 @@ def test_dates_are_refused_with_the_remedy(tmp_path, cell):
         read_frame(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("cell", ["3.4%", "1,5", "$1,200.50", "1 000", "12 €"])
+@pytest.mark.parametrize("cell", [
+    "3.4%", "1,5", "$1,200.50", "1 000", "12 €", "1200 USD", "1200EUR", "GBP 12.50", "$1,200", "-$3", "€-3", "35%",
+    "5 kg", "1,200 km", "20 °C", "12.5 cm", "300 m²", "64 GB", "3 days", "₹500",
+])  # fmt: skip
 def test_numbers_in_another_form_are_refused_with_the_remedy(tmp_path, cell):
     (tmp_path / "t.csv").write_text("size;y\n" + f"{cell};1.5\n" * 5)
     with pytest.raises(ValueError, match=r"looks like a number in another form: write it as a decimal number"):
@@ -90,11 +102,47 @@ def test_numbers_in_another_form_are_refused_with_the_remedy(tmp_path, cell):
 
 
 @pytest.mark.parametrize(
-    "cell", ["1.2.3", "A1", "12-34", "v2", "10mm", "may", "Mark-12", "MAR-100", "00123", "Mars 10"]
-)
+    "cell",
+    [
+        "1.2.3", "A1", "12-34", "v2", "10mm", "may", "Mark-12", "MAR-100", "00123", "Mars 10", "A12", "model 3", "4x4",
+        "B-52", "covid19", "3 series", "5G", "1st", "4WD", "Q1", "W05", "Boeing 747", "7 Eleven", "2024 model", "USD",
+        "12 A", "80s",
+    ],
+)  # fmt: skip
 def test_other_words_with_digits_are_words(tmp_path, cell):
     (tmp_path / "t.csv").write_text("part,y\n" + f"{cell},1.5\n" * 5)
     assert list(read_frame(tmp_path / "t.csv").columns["part"]) == [cell] * 5
+
+
+@pytest.mark.parametrize("cells", [
+    ["101", "102", "103A", "104"], ["10115", "20095", "80331", "1010X"], ["1200 USD"] * 4, ["2024Q1"] * 4,
+    ["12:30"] * 4, ["10115", "20095", "80331", "50667"], ["5kg", "10kg", "7.5kg", "small"], ["10", "12", "8mm", "16mm"],
+], ids=str)  # fmt: skip
+def test_a_column_that_is_declared_as_words_holds_them_whatever_they_look_like(cells, tmp_path):
+    file = written(tmp_path / "t.csv", "zip code,y\n" + "".join(f"{cell},1.5\n" for cell in cells))
+    assert read_frame(file, words=["zip code"]).columns["zip code"].tolist() == cells
+    if not all(cell.isdigit() for cell in cells):
+        with pytest.raises(ValueError, match=r"or add --words 'zip code' to take the column as words\.$"):
+            read_frame(file)
+        with pytest.raises(ValueError, match="column 'zip code' holds") as error:
+            read_frame(file, used=["zip code"])  # of a forecast, which cannot choose
+        assert "--words" not in str(error.value)
+
+
+def test_declared_words_are_learned_as_categories_and_are_part_of_the_settings(tmp_path):
+    codes = np.tile(["10115", "20095", "80331"], 20)
+    y = np.select([codes == "10115", codes == "20095"], [5.0, -5.0], 0.0) + np.random.default_rng(0).normal(0, 0.1, 60)
+    file = written(tmp_path / "t.csv", "zip,y\n" + "".join(f"{c},{v:.4f}\n" for c, v in zip(codes, y, strict=True)))
+    settings = TableSettings(str(file), members=1, words=("zip",))
+    assert train_table(settings, tmp_path / "run", progress=False)["rmse"] < 0.5
+    model = load_table(tmp_path / "run")
+    assert model.coder.parts == (WordColumn("zip", ("10115", "20095", "80331")),)
+    new = model.read(written(tmp_path / "new.csv", "zip\n20095\n10115\n"))
+    np.testing.assert_allclose(forecast(model, new, where="new.csv")["y"], [-5, 5], atol=0.5)
+    with pytest.raises(ValueError, match="words"):
+        train_table(settings._replace(words=()), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match=r"words='zipp' is not a column of t\.csv"):
+        train_table(settings._replace(words=("zipp",)), tmp_path / "other", progress=False)
 
 
 def test_a_number_beyond_float32_is_refused_for_what_it_is(tmp_path):

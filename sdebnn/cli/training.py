@@ -25,6 +25,10 @@ def train(
         str | None, typer.Option(help="Of a .csv file: the column to predict; by default the last.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Of a .csv file: regression or classification.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a .csv file: a column to take as words, such as codes of digits. Repeatable."),
+    ] = None,
     test: Annotated[
         float | None, typer.Option(help="Of your own data: the share of examples to score on; a tenth by default.")
     ] = None,
@@ -56,7 +60,7 @@ def train(
         print(f"sdebnn: {data} is the data set of that name; write ./{data} for yours here.", file=sys.stderr)
     is_file = named is None and Path(data).suffix.lower() in TABLES
     if not is_file:
-        others = {"--target": target is not None, "--task": task is not None}
+        others = {"--target": target is not None, "--task": task is not None, "--words": bool(words)}
         check_suits(others, f"is for tables of your own, and {data} is no .csv file")
     if named is not None:
         others = {"--test": test is not None, "--size": size is not None}
@@ -69,8 +73,19 @@ def train(
             "--memory-limit": memory_limit != 2048, "--size": size is not None,
         }  # fmt: skip
         check_suits(others, f"is for nets of images and arrays, and {data} is a table")
-        data = str(Path(data).resolve()) if is_file else data
-        _train_table(data, out, target, task, seed, 0.1 if test is None else test, members, kl_weight, resume, as_json)
+        of_tables = tables()
+        asked = {"target": target, "task": task, "test": test, "members": members, "words": tuple(words or ())}
+        settings = of_tables.TableSettings(
+            str(Path(data).resolve()) if is_file else data, seed=seed, kl_weight=kl_weight,
+            **{name: value for name, value in asked.items() if value is not None},
+        )  # fmt: skip
+        with plain_warnings():
+            result = of_tables.train_table(
+                settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr)
+            )  # fmt: skip
+        print_result(result, as_json)
+        if result["test_rows"]:
+            _point_to_report(out, as_json)
         return
     if named is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be resumed from any folder
@@ -91,18 +106,3 @@ def train(
 def _point_to_report(out: Path, as_json: bool) -> None:
     if not as_json:
         print(f"For a page about it: sdebnn report {out}")
-
-
-def _train_table(
-    data: str, out: Path, target: str | None, task: str | None, seed: int, test: float, members: int | None,
-    kl_weight: float, resume: bool, as_json: bool,
-) -> None:  # fmt: skip
-    of_tables = tables()
-    settings = of_tables.TableSettings(data, target, task, seed, test, kl_weight=kl_weight)
-    if members is not None:
-        settings = settings._replace(members=members)
-    with plain_warnings():
-        result = of_tables.train_table(settings, out, resume=resume, say=lambda words: print(words, file=sys.stderr))
-    print_result(result, as_json)
-    if result["test_rows"]:
-        _point_to_report(out, as_json)

@@ -99,7 +99,7 @@ def _command(run: Path, result: dict[str, Any]) -> str:
         asked = read_record(run / "run.json", TABLE_KIND, {})["asked"]
         parts = [
             f"--data {shlex.quote(asked['data'])}",
-            *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0}),
+            *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0, "words": []}),
         ]
     else:
         settings = {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
@@ -118,5 +118,6 @@ def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
         if value is None or value == usual.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
-        found.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+        given = value if isinstance(value, list) else [value]
+        found += [option if each is True else f"{option} {shlex.quote(str(each))}" for each in given]
     return found

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,24 @@ DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?"
     r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"
     rf"|(\d{{1,2}}\.?[- ])?{MONTH}[- ,]+(\d{{1,2}},? +)?(\d\d|(19|20)\d\d)"
-    r"|\d{1,2}:\d{2}(:\d{2})?( ?[ap]\.?m\.?)?",
+    r"|(19|20)\d\d[-/ ]?(Q[1-4]|W\d{1,2}(-[1-7])?)|(Q[1-4]|W\d{1,2})[-/ ]?(19|20)\d\d"  # quarters and weeks
+    r"|\d{1,2}:\d{2}(:\d{2})?(\.\d+)?( ?[ap]\.?m\.?)?",
     re.IGNORECASE,
 )
-# A number in a form that is not read: with a unit, a decimal comma, or separators of thousands.
-NUMBER_LIKE = re.compile(r"[-+]?[$€£¥]?\s?\d+([ ,.'_]\d{3})*([.,]\d+)?\s?[%$€£¥]?")
+# A number in a form that is not read: with a unit, a currency, a decimal comma, or separators of thousands.
+CURRENCY = (
+    r"([$€£¥₹₩₽₺₪₫₴]|USD|EUR|GBP|JPY|CNY|RMB|CHF|CAD|AUD|NZD|INR|BRL|MXN|ZAR|SEK|NOK|DKK|PLN|CZK|HUF|TRY|RUB|KRW|SGD"
+    r"|HKD|Rs\.?|kr\.?|zł)"
+)
+UNIT = (
+    r"([mcdk]m|[mk]g|lbs?|oz|ft|mi|miles?|ml|[mk]?m[²2³3]|sq\.? ?(ft|m)|km/h|kmh|mph|k?cal|k?wh|kw|hp|[mg]hz"
+    r"|[kmgt]i?b|days?|weeks?|months?|years?|yrs?|hours?|hrs?|min(ute)?s?|sec(ond)?s?)"
+)
+NUMBER = r"[-+]?\d+([ ,.'_]\d{3})*([.,]\d+)?"
+NUMBER_LIKE = re.compile(
+    rf"[-+]?({CURRENCY}\s?)?{NUMBER}(\s?{CURRENCY}|\s?[%‰°]|\s?°[CF]|\s[mglsh]|\s{UNIT})?", re.IGNORECASE
+)
+MEASURED = re.compile(NUMBER + UNIT, re.IGNORECASE)  # which may also be a name, if there is only one
 CODE = re.compile(r"0\d+")  # whole numbers with a leading zero, such as zip codes
 MOSTLY = 0.5  # a column with a larger share of numbers is meant as numbers, of dates as dates
 MAX_CELLS = 2**28
@@ -66,8 +80,9 @@ def read_frame(
     """The table in a text file whose first line names the columns, separated by commas, semicolons or tabs.
 
     A column of decimal numbers becomes numbers, any other column words. Cells that are empty, or hold NA, nan, null,
-    none or ?, are missing. Columns of dates are refused, and so are columns of numbers with a few cells that are none.
-    Columns in ``words`` hold words, whatever they look like; if ``used`` is given, all others than these do, too.
+    none or ?, are missing. Columns of dates are refused, and so are columns of numbers with a few cells that are none,
+    and of numbers in another form. Columns in ``words`` hold words, whatever they look like; if ``used`` is given, all
+    others than these do, too.
     """
     needed = None if used is None else frozenset(used)
     kinds = partial(_is_known_as_words, frozenset(words), needed)
@@ -110,7 +125,7 @@ def _parse(
     if not numbers:
         raise ValueError(f"{path} has no rows below its first line, which names the columns.")
     return Frame({
-        name: _words(column) if known_as_words(name) else _column(path, name, column, numbers)
+        name: _words(column) if known_as_words(name) else _column(path, name, column, numbers, _option(name, used))
         for name, column in zip(names, cells, strict=True)
     })  # fmt: skip
 
@@ -136,7 +151,12 @@ def _checked_names(path: Path, names: list[str], used: frozenset[str] | None) ->
     return found
 
 
-def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.ndarray:
+def _option(name: str, used: frozenset[str] | None) -> str:
+    """The part of a remedy that takes a column as words, as training can."""
+    return f", or add --words {shlex.quote(name)} to take the column as words" if used is None else ""
+
+
+def _column(path: Path, name: str, cells: list[str], lines: list[int], as_words: str) -> np.ndarray:
     missing = np.array([cell.lower() in MISSING for cell in cells])
     values = [None if gone else text.numbers([cell]) for cell, gone in zip(cells, missing, strict=True)]
     is_number = np.array([value is not None for value in values])
@@ -152,20 +172,23 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int]) -> np.nda
             remedy = "it is beyond the range of 32-bit floats: choose another unit"
         raise ValueError(
             f"{path} line {lines[row]}, column {shown(name)} holds {shown(cells[row])}, and most of its cells are "
-            f"numbers: {remedy}."
+            f"numbers: {remedy}{as_words}."
         )
-    dates = [cell for cell, gone in zip(cells, missing, strict=True) if not gone and DATE.fullmatch(cell)]
+    there = [cell for cell, gone in zip(cells, missing, strict=True) if not gone]
+    dates = [cell for cell in there if DATE.fullmatch(cell)]
     if len(dates) > MOSTLY * known:
         raise ValueError(
             f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: replace them by numbers that "
-            "matter, such as the year, the month or the days since a first day, or remove the column."
+            f"matter, such as the year, the month or the days since a first day, or remove the column{as_words}."
         )
-    alike = [cell for cell, gone in zip(cells, missing, strict=True) if not gone and NUMBER_LIKE.fullmatch(cell)]
+    alike, measured = ([cell for cell in there if form.fullmatch(cell)] for form in (NUMBER_LIKE, MEASURED))
+    if len({*alike, *measured}) > 1:
+        alike += measured
     if len(alike) > MOSTLY * known:
         cell = next((cell for cell in alike if text.numbers([cell]) is None), alike[0])
         raise ValueError(
             f"{path} column {shown(name)} holds {shown(cell)}, which looks like a number in another form: write it as "
-            "a decimal number such as 1000.5, without units or separators of thousands."
+            f"a decimal number such as 1000.5, without units or separators of thousands{as_words}."
         )
     return _words(cells)
 

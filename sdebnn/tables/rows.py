@@ -23,7 +23,7 @@ class TableSettings(NamedTuple):
     """What is asked of a run of a table.
 
     ``data`` is a file, or a name of the catalogue. Of a file, ``target=None`` is the last column, ``task=None`` is
-    inferred from it, and ``test`` is the share of the rows to score on.
+    inferred from it, ``test`` is the share of the rows to score on, and ``words`` are columns to take as words.
     """
 
     data: str
@@ -33,6 +33,7 @@ class TableSettings(NamedTuple):
     test: float = 0.1
     members: int = 5
     kl_weight: float = 1.0
+    words: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse values that are not allowed."""
@@ -96,7 +97,10 @@ def _frame(part: Part, classes: tuple[str, ...] | None) -> Frame:
 
 
 def _file_rows(settings: TableSettings) -> TableRows:
-    where, frame = label(settings.data), read_frame(settings.data)
+    where, frame = label(settings.data), read_frame(settings.data, words=settings.words)
+    unknown = [name for name in settings.words if name not in frame.columns]
+    if unknown:
+        raise ValueError(f"words={shown(unknown[0])} is not a column of {where}, which has {', '.join(frame.columns)}.")
     target = list(frame.columns)[-1] if settings.target is None else settings.target
     frame = known_rows(frame, target, where=where)
     if target in NAMES or target.startswith("p("):

@@ -85,7 +85,8 @@ def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any
     if not resume:
         raise ValueError(f"{out} holds a run already: add --resume to see its result, or choose another folder.")
     facts = read_table_run(out)
-    check_same_settings(out, facts["asked"], _asked(settings), "use the same, or choose another folder")
+    asked = {"words": [], **facts["asked"]}  # runs of earlier versions have none
+    check_same_settings(out, asked, _asked(settings), "use the same, or choose another folder")
     if is_there(settings.data) and digest_of(settings) != facts["digest"]:
         raise ValueError(f"{settings.data} has changed since {out} was trained: choose another folder.")
     return read_result(out / "result.json")
@@ -93,7 +94,7 @@ def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any
 
 def _asked(settings: TableSettings) -> dict[str, Any]:
     """The settings as they are saved: of a file, only the name, for the folder may be sent to others."""
-    return {**settings._asdict(), "data": label(settings.data)}
+    return {**settings._asdict(), "data": label(settings.data), "words": sorted(settings.words)}
 
 
 def _trained(
