@@ -213,16 +213,11 @@ class NetForecaster(NamedTuple):
         x = self._checked(f"{path}: x", x)
         if classes is None:
             return Part(x, y)
-        if y.dtype.kind == "U":
-            strange = next((str(label) for label in y if label not in classes), None)
-            if strange is not None:
-                raise ValueError(f"{path}: y holds {shown(strange)}, which is none of the classes {shown(classes)}.")
-            y = np.array([classes.index(str(label)) for label in y])
-        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) != len(x):
+        if y.ndim != 1 or y.dtype.kind not in "iuU" or len(y) != len(x):
             raise ValueError(
                 f"{path}: y has shape {y.shape} of {y.dtype}: save one label for each of {len(x)} examples."
             )
-        return Part(x, y.astype(np.int32))
+        return Part(x, _class_numbers(path, y, classes))
 
     def _checked(self, where: str, x: np.ndarray) -> np.ndarray:
         """Examples of the shape and the type of the training data."""
@@ -241,6 +236,18 @@ class NetForecaster(NamedTuple):
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise ValueError(f"{where} holds NaN or infinite values: remove or impute them.")
         return x if x.dtype == np.uint8 else np.asarray(x, np.float32)
+
+
+def _class_numbers(path: Path, y: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    """The class of each label: by its name or, if no class is called by a number, by its number."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    if y.dtype.kind != "U" and not any(name.lstrip("-").isdigit() for name in classes):
+        numbers = {str(number): number for number in range(len(classes))}
+    labels, at = np.unique(y, return_inverse=True)
+    strange = next((label for label in labels.tolist() if str(label) not in numbers), None)
+    if strange is not None:
+        raise ValueError(f"{path}: y holds {shown(strange)}, which is none of the classes {shown(classes)}.")
+    return np.array([numbers[str(label)] for label in labels.tolist()], np.int32)[at]
 
 
 def _check_nested(where: str, value: Any, shape: tuple[int, ...]) -> None:

@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from sklearn.preprocessing import LabelEncoder
 
 from sdebnn.data import SelectedRows, held_out, load, tabular
 
@@ -242,6 +243,22 @@ def test_whole_numbers_on_one_axis_are_labels(tmp_path):
     assert np.array_equal(loaded.train.y, y[:30])
 
 
+@pytest.mark.parametrize("values", [[0, 5], [-1, 1], [7, 3, 2**40]], ids=str)
+def test_classes_are_the_labels_that_occur_as_scikit_learn_has_them(values, tmp_path):
+    y = np.array(values)[np.random.default_rng(0).integers(0, len(values), 40)]
+    loaded = tabular.arrays(saved(tmp_path, y_train=y[:30], y_test=y[30:]))
+    theirs = LabelEncoder().fit(y)
+    assert loaded.classes == tuple(map(str, theirs.classes_))
+    for part, of in ((loaded.train, y[:30]), (loaded.test, y[30:])):
+        np.testing.assert_array_equal(part.y, theirs.transform(of))
+
+
+def test_signed_and_unsigned_labels_are_the_same(tmp_path):
+    y = np.arange(40) % 2 * 5
+    loaded = tabular.arrays(saved(tmp_path, y_train=y[:30].astype(np.uint64), y_test=y[30:]))
+    assert loaded.classes == ("0", "5")
+
+
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
@@ -255,7 +272,8 @@ def test_whole_numbers_on_one_axis_are_labels(tmp_path):
         ({"x_train": TABLE[:30].astype(">f4")}, "x_train.npy holds >f4"),
         ({"x_train": np.array([["a", "b"]] * 30)}, "x_train.npy holds <U1"),
         ({"y_train": TABLE[:30, 2], "y_test": TABLE[30:, 2]}, "save the targets of a regression as y[:, None]"),
-        ({"y_train": -np.ones(30, int), "y_test": np.ones(10, int)}, "labels 0, 1, ..."),
+        ({"y_train": np.ones(30, int), "y_test": np.ones(10, int)}, "y holds no other label than '1'"),
+        ({"y_train": np.arange(30), "y_test": np.arange(10)}, "30 different labels for 40 examples"),
     ],
 )
 def test_saved_arrays_that_do_not_match_are_refused(arrays, line, tmp_path):

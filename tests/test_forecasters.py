@@ -14,7 +14,7 @@ from scipy import optimize, stats
 
 from sdebnn import Gaussian, Validation, cli, fit, metrics, runs
 from sdebnn.data import Distance, features, held_out, load
-from sdebnn.forecasters import Examples, Forecaster, NetForecaster, open_forecaster
+from sdebnn.forecasters import Examples, Forecaster, NetForecaster, _class_numbers, open_forecaster
 from sdebnn.nn import AbstractModel, Solution
 from sdebnn.prediction import predict
 from sdebnn.presets import About
@@ -102,6 +102,31 @@ def test_data_of_one_s_own_are_read_from_every_kind_of_file(forecaster, tmp_path
     assert of_file["nll"] == pytest.approx(of_folder["nll"], rel=1e-6)
     proba = np.column_stack([first[f"p({name})"] for name in CLASSES])
     assert of_file["accuracy"] == pytest.approx(float(metrics.accuracy(proba[None], y)))
+
+
+def test_labels_are_classes_by_their_names_or_else_by_their_numbers(tmp_path):
+    file, numbered, named = tmp_path / "t.npz", ("-1", "5", "10"), ("cat", "dog", "eel")
+    assert _class_numbers(file, np.array([10, -1, 5, 5]), numbered).tolist() == [2, 0, 1, 1]
+    assert _class_numbers(file, np.array(["10", "-1"]), numbered).tolist() == [2, 0]
+    assert _class_numbers(file, np.array([2, 0]), named).tolist() == [2, 0]
+    assert _class_numbers(file, np.array(["eel", "cat"]), named).tolist() == [2, 0]
+    for strange, classes in ((0, numbered), ("2", named), (3, named), (-1, named)):
+        with pytest.raises(ValueError, match=r"t\.npz: y holds .* none of the classes"):
+            _class_numbers(file, np.array([strange]), classes)
+
+
+def test_a_run_on_labels_0_and_5_has_two_classes_and_is_scored_on_them(tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    y = np.where(x[:, 0] > 0, 5, 0)
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    result = runs.train(runs.Settings(str(tmp_path / "t.npz"), epochs=40), tmp_path / "run", progress=False)
+    forecaster = open_forecaster(tmp_path / "run")
+    columns = forecaster.forecast(forecaster.read(tmp_path / "t.npz"), where="t")
+    assert {"p(0)", "p(5)"} == {name for name in columns if name.startswith("p(")}
+    assert set(columns["label"]) == {"0", "5"}
+    assert result["accuracy"] > 0.6
+    right = np.mean(columns["label"] == y.astype(str))
+    assert forecaster.scores(tmp_path / "t.npz")["accuracy"] == pytest.approx(right)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """``sdebnn train``: train a model on a data set, or on data of your own."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -105,4 +106,4 @@ def train(
 
 def _point_to_report(out: Path, as_json: bool) -> None:
     if not as_json:
-        print(f"For a page about it: sdebnn report {out}")
+        print(f"For a page about it: sdebnn report {shlex.quote(str(out))}")

@@ -102,7 +102,7 @@ def labelled_pictures(folder: Path, shape: tuple[int, ...], classes: Sequence[st
 def npz(path: str | os.PathLike[str], *, test: float | None = None, seed: int = 0) -> DataSet:
     """Arrays x_train, y_train, x_test and y_test of a .npz file, or x and y, of which a share is drawn for the test.
 
-    If y has one axis, it holds the labels: 0, 1, ..., or text. Targets of a regression have two axes.
+    If y has one axis, it holds labels, whole numbers or text. Targets of a regression have two axes.
     """
     path = Path(path)
     names = members(path)

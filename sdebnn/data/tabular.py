@@ -15,6 +15,7 @@ from sdebnn.data.dataset import DataSet, Part, held_out
 from sdebnn.data.entry import Request
 from sdebnn.data.formats import mapped
 
+MAX_CLASSES_OF_FEW = 20  # more classes than these need at least two examples each, on average
 TEST = 0.1  # share of the examples for the test part of data that have none
 
 
@@ -79,7 +80,7 @@ def uci(request: Request) -> tuple[Part, Part]:
 def arrays(folder: str | os.PathLike[str]) -> DataSet:
     """Your own x_train.npy, y_train.npy, x_test.npy and y_test.npy. They stay on disk, and may be larger than memory.
 
-    If y has one axis, it holds the labels 0, 1, ...; targets of a regression have two axes, "example output".
+    If y has one axis, it holds labels, which are whole numbers; targets of a regression have two axes, "example output".
     """
     root = Path(folder)
     try:
@@ -92,7 +93,7 @@ def arrays(folder: str | os.PathLike[str]) -> DataSet:
 def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -> DataSet:
     """The data set of four arrays, x_train, y_train, x_test and y_test, of a folder or a file.
 
-    If y has one axis, it holds the labels: 0, 1, ..., or text.
+    If y has one axis, it holds the labels, whole numbers or text. The classes are the labels that occur, in order.
     """
     for name, value in found.items():
         _check_saved(f"{root}: {name}{suffix}", value, least_ndim=2 if name[0] == "x" else 1)
@@ -110,20 +111,31 @@ def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -
     name = root.stem if root.suffix == ".npz" else root.name
     if train.ndim > 1:
         return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), None)
-    if train.dtype.kind == test.dtype.kind == "U":
-        words = np.unique(np.concatenate([train, test]))
-        parts = (np.searchsorted(words, y).astype(np.int32) for y in (train, test))
-        train, test = parts
-        classes = tuple(map(str, words))
-        return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
-    low, high = min(train.min(), test.min()), max(train.max(), test.max())
-    if train.dtype.kind not in "iu" or test.dtype.kind not in "iu" or low < 0 or high > 2**20:
+    classes, parts = _labels(root, train, test)
+    return DataSet(name, Part(found["x_train"], parts[0]), Part(found["x_test"], parts[1]), classes)
+
+
+def _labels(root: Path, train: np.ndarray, test: np.ndarray) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    """The classes, which are the labels that occur, and the number of the class of each example of the two parts."""
+    kinds = {y.dtype.kind for y in (train, test)}
+    if not (kinds == {"U"} or kinds <= {"i", "u"}):
         raise ValueError(
-            f"{root}: a y with one axis must hold the labels 0, 1, ...; save the targets of a regression as y[:, None]."
+            f"{root}: a y with one axis must hold labels, such as 0 and 1; save the targets of a regression as y[:, None]."
         )
-    train, test = train.astype(np.int32), test.astype(np.int32)
-    classes = tuple(map(str, range(int(high) + 1)))
-    return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), classes)
+    if kinds == {"i", "u"}:  # which NumPy would concatenate as floats
+        train, test = train.astype(np.int64), test.astype(np.int64)
+    labels = np.unique(np.concatenate([train, test]))
+    if len(labels) < 2:
+        raise ValueError(
+            f"{root}: y holds no other label than {shown(str(labels[0]))}: a class needs another beside it."
+        )
+    examples = len(train) + len(test)
+    if len(labels) > max(MAX_CLASSES_OF_FEW, examples // 2):
+        raise ValueError(
+            f"{root}: y holds {len(labels)} different labels for {examples} examples: save the targets of a regression "
+            "as y[:, None], or leave out rare classes."
+        )
+    return tuple(map(str, labels)), [np.searchsorted(labels, y).astype(np.int32) for y in (train, test)]
 
 
 def _check_saved(where: str, value: np.ndarray, least_ndim: int) -> None:
