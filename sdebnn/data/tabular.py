@@ -80,7 +80,7 @@ def uci(request: Request) -> tuple[Part, Part]:
 def arrays(folder: str | os.PathLike[str]) -> DataSet:
     """Your own x_train.npy, y_train.npy, x_test.npy and y_test.npy. They stay on disk, and may be larger than memory.
 
-    If y has one axis, it holds labels, which are whole numbers; targets of a regression have two axes, "example output".
+    If y has one axis, it holds labels, whole numbers; targets of a regression have two axes, "example output".
     """
     root = Path(folder)
     try:
@@ -120,7 +120,7 @@ def _labels(root: Path, train: np.ndarray, test: np.ndarray) -> tuple[tuple[str,
     kinds = {y.dtype.kind for y in (train, test)}
     if not (kinds == {"U"} or kinds <= {"i", "u"}):
         raise ValueError(
-            f"{root}: a y with one axis must hold labels, such as 0 and 1; save the targets of a regression as y[:, None]."
+            f"{root}: a y with one axis must hold labels, such as 0 and 1; save targets of a regression as y[:, None]."
         )
     if kinds == {"i", "u"}:  # which NumPy would concatenate as floats
         train, test = train.astype(np.int64), test.astype(np.int64)
