@@ -6,6 +6,7 @@ validation part of CIFAR-10, and those for grey ones on one of MNIST, on one H20
 less than 16 pixels, they are not tuned yet.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -147,6 +148,7 @@ COLOUR = {"fast": ImageSize((64, 128, 256), 10, 1), "ours": ImageSize((128, 256,
           "best": ImageSize((128, 256, 512), 48, 3)}  # fmt: skip
 GREY = {"fast": ImageSize((32, 64), 10, 1), "ours": ImageSize((64, 128), 20, 2), "best": ImageSize((64, 128), 40, 5)}
 SMALL = {"fast": ImageSize((16, 32), 15, 1), "ours": ImageSize((16, 32), 30, 1), "best": ImageSize((16, 32), 30, 8)}
+MAX_RATIO_OF_SPREADS = 10.0  # of several targets that share one noise
 MEMBERS_OF_VECTORS = {"fast": 1, "ours": 1, "best": 5}
 
 
@@ -231,6 +233,13 @@ def vectors(name: str, about: About, infer_w0: bool) -> Preset:
     targets = Standardiser.identity(outputs)
     if about.classes is None:
         targets = Standardiser(np.array(about.target_center), np.array(about.target_spread))
+    least, most = targets.spread.min(), targets.spread.max()
+    if most > MAX_RATIO_OF_SPREADS * least:
+        warnings.warn(
+            f"the targets of {about.name} have spreads from {least:.3g} to {most:.3g}, and one noise for all: divide "
+            "each target by its spread.",
+            stacklevel=2,
+        )
     into, out = Affine(-columns.center / columns.spread, 1 / columns.spread), Affine(*targets)
     # The noise starts at a tenth of the targets' spread.
     likelihood = (

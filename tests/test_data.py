@@ -135,6 +135,8 @@ def test_a_name_selects_a_row_and_its_options_and_anything_else_is_a_path(tmp_pa
         assert find(path) is None
     with pytest.raises(ValueError, match=r"data='nonsense' is unknown: choose one of toy, .*uci/NAME/SPLIT, a \.csv"):
         load("nonsense")
+    with pytest.raises(ValueError, match="holds neither one folder of pictures for each class, nor x_train"):
+        load(str(tmp_path))
 
 
 def test_a_standardiser_can_be_undone_and_gives_constant_columns_the_given_spread():

@@ -273,6 +273,7 @@ def test_signed_and_unsigned_labels_are_the_same(tmp_path):
         ({"x_train": np.array([["a", "b"]] * 30)}, "x_train.npy holds <U1"),
         ({"y_train": TABLE[:30, 2], "y_test": TABLE[30:, 2]}, "save targets of a regression as y[:, None]"),
         ({"y_train": np.ones(30, int), "y_test": np.ones(10, int)}, "y holds no other label than '1'"),
+        ({"y_train": np.eye(2, dtype=int)[np.arange(30) % 2], "y_test": np.eye(2, dtype=int)[[0] * 10]}, "y.argmax(1)"),
         ({"y_train": np.arange(30), "y_test": np.arange(10)}, "30 different labels for 40 examples"),
     ],
 )

@@ -13,7 +13,7 @@ from files import moons_file
 
 from sdebnn import SDEBNN, cli, runs
 from sdebnn.data import home, load
-from sdebnn.presets import About
+from sdebnn.presets import About, preset
 from sdebnn.train import engine
 
 
@@ -282,3 +282,10 @@ def test_members_of_a_table_are_trained_together(tmp_path):
     assert not list((tmp_path / "run").glob("member-*"))
     _, mixture, _ = runs.open_run(tmp_path / "run")
     assert mixture.size == 2
+
+
+def test_targets_of_other_spreads_that_share_one_noise_are_warned_of():
+    about = About("t", (2,), None, 50, (0.0, 0.0), (1.0, 1.0), (0.0, 0.0), (1.0, 100.0))
+    with pytest.warns(UserWarning, match="spreads from 1 to 100, and one noise for all"):
+        preset("ours", about)
+    preset("ours", about._replace(target_spread=(1.0, 9.0)))

@@ -173,6 +173,7 @@ def test_columns_that_a_forecast_does_not_use_are_not_looked_at(tmp_path):
     ("a,b\n1,2\n\n3,4\n", "line 3 is empty"),
     ("a,b\n1,2020-01-02\n2,2020-01-03\n", "dates or times such as '2020-01-02'"),
     ("a,b\n1,5\n2,6\n3,seven\n", "line 4, column 'b' holds 'seven'"),
+    ("a,b\n1,5\n2,6\n3,x\n", "leave the cell empty if it is missing, or add --words b to take the column as words."),
     ('a,b\n1,"1,000"\n2,6\n3,7\n', "line 2, column 'b' holds '1,000'"),
 ], ids=str)  # fmt: skip
 def test_files_that_are_no_tables_are_refused_in_words(tmp_path, text, words):
@@ -441,7 +442,7 @@ def test_a_table_by_name_is_learned_by_the_estimator_and_scored_on_its_own_test_
     x_test, y_test = np.asarray(data.test.x, float), np.asarray(data.test.y)
     if data.classes is None:
         alone, y, y_test = SDEBNNRegressor(members=1, random_state=3), y[:, 0].astype(float), y_test[:, 0].astype(float)
-        assert said == ["Regression of 'y' from 1 columns of 400 rows."]
+        assert said == ["Regression of 'y' from 1 column of 400 rows."]
     else:
         alone, y, y_test = SDEBNNClassifier(members=1, random_state=3), y.astype(str), y_test.astype(str)
     alone.fit(x, y)
@@ -473,6 +474,7 @@ def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
     for settings, words in (
         (TableSettings(str(file), "b"), "--task"),
         (TableSettings(str(file), "c"), "target='c'"),
+        (TableSettings(str(written(tmp_path / "one.csv", "a,b\n1,7\n2,7\n"))), "'b' is 7 in all rows"),
         (TableSettings(str(tmp_path / "none.csv")), "none.csv"),
         (TableSettings(str(file), test=1.0), "test=1.0"),
         (TableSettings(str(file), members=0), "members=0"),

@@ -215,6 +215,11 @@ def _own_files(name: str, seed: int, test: float | None, size: int | None) -> Da
         return folders.images(path, size=size, test=test, seed=seed)
     if size is not None and path.exists():
         raise ValueError(f"size={size} is for pictures, and {path} holds none: leave it out.")
+    if path.is_dir() and not any(path.glob("[xy]_*.npy")):
+        raise ValueError(
+            f"{path} holds neither one folder of pictures for each class, nor x_train.npy, y_train.npy, x_test.npy and "
+            "y_test.npy: pass such a folder, or the name of a file in it."
+        )
     if path.is_dir():
         tabular.check_no_share(path, test)
         return tabular.arrays(path)

@@ -110,9 +110,18 @@ def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -
         )
     name = root.stem if root.suffix == ".npz" else root.name
     if train.ndim > 1:
+        if all(map(_is_one_hot, (train, test))):
+            raise ValueError(f"{root}: y is one-hot, a 1 in each row: save the labels, such as y.argmax(1).")
         return DataSet(name, Part(found["x_train"], train), Part(found["x_test"], test), None)
     classes, parts = _labels(root, train, test)
     return DataSet(name, Part(found["x_train"], parts[0]), Part(found["x_test"], parts[1]), classes)
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether each row of whole numbers holds a single 1 and otherwise 0, as no quantities do."""
+    if y.ndim != 2 or y.shape[1] < 2 or y.dtype.kind not in "biu":
+        return False
+    return bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
 
 
 def _labels(root: Path, train: np.ndarray, test: np.ndarray) -> tuple[tuple[str, ...], list[np.ndarray]]:

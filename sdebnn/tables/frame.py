@@ -151,12 +151,17 @@ def _checked_names(path: Path, names: list[str], used: frozenset[str] | None) ->
     return found
 
 
-def _option(name: str, used: frozenset[str] | None) -> str:
-    """The part of a remedy that takes a column as words, as training can."""
-    return f", or add --words {shlex.quote(name)} to take the column as words" if used is None else ""
+def _option(name: str, used: frozenset[str] | None) -> tuple[str, ...]:
+    """The remedy that takes a column as words, which training has."""
+    return (f"add --words {shlex.quote(name)} to take the column as words",) if used is None else ()
 
 
-def _column(path: Path, name: str, cells: list[str], lines: list[int], as_words: str) -> np.ndarray:
+def _either(*ways: str) -> str:
+    """Several remedies as one sentence."""
+    return " or ".join(filter(None, (", ".join(ways[:-1]) + "," * (len(ways) > 1), ways[-1])))
+
+
+def _column(path: Path, name: str, cells: list[str], lines: list[int], as_words: tuple[str, ...]) -> np.ndarray:
     missing = np.array([cell.lower() in MISSING for cell in cells])
     values = [None if gone else text.numbers([cell]) for cell, gone in zip(cells, missing, strict=True)]
     is_number = np.array([value is not None for value in values])
@@ -167,28 +172,32 @@ def _column(path: Path, name: str, cells: list[str], lines: list[int], as_words:
         return np.array([np.nan if value is None else value[0] for value in values], np.float64)
     if is_number.sum() > MOSTLY * known:
         row = int(np.argmax(~missing & ~is_number))
-        remedy = "write it as a decimal number such as 1000.5, or leave the cell empty if it is missing"
+        remedy = _either(
+            "write it as a decimal number such as 1000.5", "leave the cell empty if it is missing", *as_words
+        )  # fmt: skip
         if _is_large(cells[row]):
-            remedy = "it is beyond the range of 32-bit floats: choose another unit"
+            remedy = f"it is beyond the range of 32-bit floats: {_either('choose another unit', *as_words)}"
         raise ValueError(
             f"{path} line {lines[row]}, column {shown(name)} holds {shown(cells[row])}, and most of its cells are "
-            f"numbers: {remedy}{as_words}."
+            f"numbers: {remedy}."
         )
     there = [cell for cell, gone in zip(cells, missing, strict=True) if not gone]
     dates = [cell for cell in there if DATE.fullmatch(cell)]
     if len(dates) > MOSTLY * known:
+        numbers = "replace them by numbers that matter, such as the year, the month or the days since a first day"
         raise ValueError(
-            f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: replace them by numbers that "
-            f"matter, such as the year, the month or the days since a first day, or remove the column{as_words}."
+            f"{path} column {shown(name)} holds dates or times such as {shown(dates[0])}: "
+            f"{_either(numbers, 'remove the column', *as_words)}."
         )
     alike, measured = ([cell for cell in there if form.fullmatch(cell)] for form in (NUMBER_LIKE, MEASURED))
     if len({*alike, *measured}) > 1:
         alike += measured
     if len(alike) > MOSTLY * known:
         cell = next((cell for cell in alike if text.numbers([cell]) is None), alike[0])
+        plain = "write it as a decimal number such as 1000.5, without units or separators of thousands"
         raise ValueError(
-            f"{path} column {shown(name)} holds {shown(cell)}, which looks like a number in another form: write it as "
-            f"a decimal number such as 1000.5, without units or separators of thousands{as_words}."
+            f"{path} column {shown(name)} holds {shown(cell)}, which looks like a number in another form: "
+            f"{_either(plain, *as_words)}."
         )
     return _words(cells)
 

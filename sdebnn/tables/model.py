@@ -27,7 +27,7 @@ RULES: Rules = {
     "columns": Rule("a list of columns", lambda value: isinstance(value, list)),
     "limit": number(0.0),
 }
-MANY = 20  # different whole numbers: more are a quantity, fewer may be classes
+MANY_CLASSES = 20  # different whole numbers: more are a quantity, fewer may be classes
 ARRAYS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".parquet")  # files that are no text
 FAR = 3.0  # a distance of which the user is warned
 
@@ -119,8 +119,13 @@ def task_of(target: str, column: np.ndarray, asked: str | None = None) -> Task:
     if is_words(column):
         return "classification"
     distinct = np.unique(column[~np.isnan(column)])
-    if len(distinct) > MANY or (distinct != np.round(distinct)).any():
+    if len(distinct) > MANY_CLASSES or (distinct != np.round(distinct)).any():
         return "regression"
+    if len(distinct) == 1:
+        raise ValueError(
+            f"the target {shown(target)} is {as_word(distinct[0])} in all rows, so there is nothing to learn: choose "
+            "another."
+        )
     if len(distinct) == 2:
         return "classification"
     raise ValueError(

@@ -103,7 +103,8 @@ def _trained(
     where = label(settings.data)
     target, task, train, test = table_rows(settings)
     digest = digest_of(settings)
-    say(f"{task.capitalize()} of {target!r} from {len(train.columns) - 1} columns of {train.rows} rows.")
+    columns = len(train.columns) - 1
+    say(f"{task.capitalize()} of {target!r} from {columns} column{'s' * (columns != 1)} of {train.rows} rows.")
     if test is None and settings.test:
         say("No row is left for the test, so there will be no scores: pass more rows.")
     clock = time.perf_counter()
@@ -149,6 +150,8 @@ def open_table(out: Path) -> TableModel:
 def result_of(out: Path) -> dict[str, Any]:
     """The scores of a run on the rows that were kept for the test."""
     result = read_result(out / "result.json")
+    if not result.get("test_rows"):
+        raise ValueError(f"{out} kept no rows for the test, and has no scores: pass rows by --data.")
     return {name: result[name] for name in SCORES if name in result}
 
 
