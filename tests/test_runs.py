@@ -289,3 +289,13 @@ def test_targets_of_other_spreads_that_share_one_noise_are_warned_of():
     with pytest.warns(UserWarning, match="spreads from 1 to 100, and one noise for all"):
         preset("ours", about)
     preset("ours", about._replace(target_spread=(1.0, 9.0)))
+
+
+def test_a_short_run_on_few_examples_is_validated_too(tmp_path):
+    """``fit`` validates every 50 epochs if a batch is all examples, after the end of such a run."""
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    settings = runs.Settings(str(own(tmp_path / "data", x, y)), epochs=5)
+    runs.train(settings, tmp_path / "run", progress=False)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("validation_nll" in row for row in rows) == 5
+    runs.open_run(tmp_path / "run", best=True)

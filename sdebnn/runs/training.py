@@ -37,6 +37,7 @@ from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved
 
 DRAWS = 16  # of each member, to score it
 BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
+SHORT_EPOCHS = 1000  # in which ``fit``, which validates every 50 epochs if a batch is all examples, does so too rarely
 COMPARED_ROWS = 5000  # of the training part, from which distances are measured
 
 
@@ -105,6 +106,8 @@ def train(
             validation = None if validation is None else replace(validation, at_start=True)
             place = stack.enter_context(RunFolder(stage_folder(out, stage), tensorboard=tensorboard))
         batches = replace(_fitting(recipe.batches, len(part.x)), memory_limit=memory_limit)
+        if validation is not None and batches.size == len(part.x):
+            validation = replace(validation, every=_validated_every(recipe.epochs))
         fitted = fit(
             models if run.in_turn else models[0], likelihood, part.x, part.y,
             key=run.key(stage), validation=validation, progress=progress,
@@ -176,6 +179,11 @@ def _stages(before: dict[str, Any] | None, wanted: int | None, usual: int) -> tu
     if len(done) == MAX_STAGES:
         raise ValueError(f"the run went on {MAX_STAGES - 1} times already, which is the most: train another run.")
     return (*done, wanted - sum(done))
+
+
+def _validated_every(epochs: int) -> int | None:
+    """Epochs between validations if a batch is all examples: some of them in a short run, else as ``fit`` has it."""
+    return max(1, epochs // 20) if epochs < SHORT_EPOCHS else None
 
 
 def _fitting(batches: Batches, examples: int) -> Batches:
