@@ -44,9 +44,17 @@ def difference(before: Mapping[str, str], now: Mapping[str, str], *, code: bool 
     """The first path at which two descriptions differ, and both values; without ``code``, code is not compared."""
     for path in sorted(set(before) | set(now)):
         one, two = before.get(path, "nothing"), now.get(path, "nothing")
-        if one != two and (code or one.split(CODE)[0] != two.split(CODE)[0]):
+        if one != two and (code or one.split(CODE)[0] != two.split(CODE)[0]) and not _same_number(one, two):
             return path.lstrip("."), one, two
     return None
+
+
+def _same_number(one: str, two: str) -> bool:
+    """Whether two texts are one number, such as 3 and 3.0: schedules of Optax turn their whole numbers into floats."""
+    try:
+        return float(one) == float(two)
+    except ValueError:
+        return False
 
 
 def digest(array: Any) -> str:

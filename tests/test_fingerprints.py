@@ -173,3 +173,14 @@ def test_cached_properties_are_not_compared():
 
 def test_dictionary_keys_with_the_same_text_can_be_described():
     assert described({Slotted(1): {"a": 1}, Slotted(1): {"b": 2}})
+
+
+def test_a_schedule_that_was_used_is_the_same_as_one_that_was_not():
+    used, new = (grouped_muon.__wrapped__(0.01, 40) for _ in range(2))
+    before = described(used)
+    tree = {"kernel": jnp.ones((2, 3))}
+    used.update(tree, used.init(tree), tree)
+    assert described(used) != before  # Optax changed the schedule's closure
+    assert difference(before, described(used)) is None
+    assert difference(described(used), described(new)) is None
+    assert difference(described(used), described(grouped_muon.__wrapped__(0.01, 41))) is not None
