@@ -1,6 +1,7 @@
 """CIFAR-10 or MNIST by our net and its optimiser: one setting changed at a time.
 
     python experiments/image_nets.py [NAME=SETTING=VALUE,...  ...] [--out FOLDER] [--probabilities FOLDER]
+    python experiments/image_nets.py ROW ... --corruptions           also score under corruptions, not of the test part
     python experiments/image_nets.py --mix FILE.npz FILE.npz ...        score the mean of saved probabilities
 
 Rows train on 90 % of the training part and are scored on the rest. SDEBNN_DATA names the folder of the data.
@@ -30,9 +31,11 @@ from sdebnn import (
     fit,
     metrics,
     our_net,
+    save,
 )
 from sdebnn.contract import draw_keys, solutions
-from sdebnn.data import DataSet, Part, RandomView, held_out, load, pixel_statistics
+from sdebnn.corruptions import NAMES, SEVERITIES, cached
+from sdebnn.data import DataSet, Part, RandomMixing, RandomView, held_out, load, pixel_statistics
 from sdebnn.models import Views, blocks
 from sdebnn.processes import NoDrift
 from sdebnn.train import grouped_muon
@@ -40,8 +43,10 @@ from sdebnn.train import grouped_muon
 BASE = {
     "data": "cifar10", "channels": 64, "blocks": 2, "steps": 2, "gain": 2.0, "sigma": 0.2, "drift": True,
     "batch_size": 512, "rate": 4e-2, "muon": True, "epochs": 10, "ema": 0.99, "seed": 0, "cutout": 11,
-    "compute": "bfloat16", "rows": 50_000, "shift": 2, "turn": 0, "stretch": 0,
+    "compute": "bfloat16", "rows": 50_000, "shift": 2, "turn": 0, "stretch": 0, "mix": 0.0, "rounds": 3,
+    "strength": 4.0, "finest": 16.0,
 }  # fmt: skip
+CORRUPTED_ROWS = 500
 CURVE = ("epoch", "seconds", "loss", "kl", "accuracy", "gradient_norm", "validation_nll", "validation_accuracy")
 
 
@@ -73,8 +78,28 @@ def scores(log_probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     return {name: round(float(value), 5) for name, value in found.items()}
 
 
-def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[str, Any]:
-    """Train one row, score it on the validation part and, if a folder is given, save its probabilities there."""
+def corrupted_scores(model: SDEBNN, part: Part, *, key: jax.Array) -> dict[str, Any]:
+    """Mean scores over all corruptions of the first held-out images, by severity and in all; 4 draws."""
+    x, y = part.x[:CORRUPTED_ROWS], part.y[:CORRUPTED_ROWS]
+    cells = {
+        (kind, severity): forecast(model, cached(x, kind, severity), draws=4, key=key)[0]
+        for kind in NAMES
+        for severity in SEVERITIES
+    }
+    by_severity = []
+    for severity in SEVERITIES:
+        pooled = np.concatenate([cells[kind, severity] for kind in NAMES], axis=1)
+        by_severity.append(scores(pooled, np.tile(y, len(NAMES))))
+    by_kind = {
+        kind: round(float(np.mean([metrics.accuracy(np.exp(cells[kind, s]), y) for s in SEVERITIES])), 4)
+        for kind in NAMES
+    }
+    mean = {score: round(float(np.mean([each[score] for each in by_severity])), 5) for score in by_severity[0]}
+    return {"mean": mean, "by_severity": by_severity, "by_kind": by_kind}
+
+
+def run(name: str, changes: dict[str, Any], probabilities: Path | None, corruptions: bool) -> dict[str, Any]:
+    """Train one row, score it on the validation part and, if a folder is given, save it and its probabilities."""
     row = {**BASE, **changes}
     data = load(row["data"], parts=("train",))
     looks, (train, held) = pixel_statistics(data)[1], held_out(data.train, 0.1, seed=0)
@@ -86,6 +111,10 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
         if photos
         else RandomView(row["shift"], cutout=row["cutout"], fill=fill, turn=row["turn"], stretch=row["stretch"])
     )
+    if row["mix"]:
+        view = RandomMixing(
+            view, share=row["mix"], rounds=row["rounds"], strength=row["strength"], finest=row["finest"]
+        )
     with tempfile.TemporaryDirectory() as folder:
         model = fit(
             model, Categorical(), train.x[: row["rows"]], train.y[: row["rows"]], key=fit_key, epochs=row["epochs"],
@@ -101,6 +130,7 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
     viewed = SDEBNN((Views(RandomView(1, flip=photos)), *model.layers))
     log_viewed, _ = forecast(viewed, held.x, draws=16, key=draw_key)
     if probabilities is not None:
+        save(viewed, probabilities / f"{name}.safetensors")
         means = {"mean": log_probs, "viewed": log_viewed}
         np.savez(
             probabilities / f"{name}.npz", y=held.y,
@@ -109,8 +139,9 @@ def run(name: str, changes: dict[str, Any], probabilities: Path | None) -> dict[
     found, single = scores(log_probs, held.y), [scores(draw[None], held.y) for draw in log_probs]
     epochs = [point for point in log if point["epoch"] == int(point["epoch"])]
     fall = max(point["accuracy"] for point in epochs) - epochs[-1]["accuracy"]
+    under = {"corrupted": corrupted_scores(viewed, held, key=draw_key)} if corruptions else {}
     return {
-        "row": name, "settings": row, **found, "views": scores(log_viewed, held.y), "kl": round(kl, 2),
+        "row": name, "settings": row, **found, **under, "views": scores(log_viewed, held.y), "kl": round(kl, 2),
         "skipped_steps": log[-1]["skipped"],
         "one_draw": {score: round(float(np.mean([each[score] for each in single])), 5) for score in found},
         "collapsed": bool(found["accuracy"] < 0.5 or fall > 0.1), "compile_seconds": log[0]["seconds"],
@@ -134,6 +165,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help="NAME=SETTING=VALUE,..., such as wide=channels=128,epochs=50")
     parser.add_argument("--out", type=Path, default=Path("results/exploration/image-nets"))
     parser.add_argument("--probabilities", type=Path)
+    parser.add_argument("--corruptions", action="store_true")
     parser.add_argument("--mix", type=np.load, nargs="+")
     given = parser.parse_args()
     for which in ("mean", "viewed") if given.mix else ():
@@ -141,7 +173,7 @@ def main() -> None:
     for each in given.rows:
         name, _, text = each.partition("=")
         changes = {k: _value(v) for k, v in (pair.split("=") for pair in text.split(",") if pair)}
-        found = run(name, changes, given.probabilities)
+        found = run(name, changes, given.probabilities, given.corruptions)
         print({k: v for k, v in found.items() if k != "curve"}, flush=True)
         (given.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 

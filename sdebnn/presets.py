@@ -8,6 +8,7 @@ less than 16 pixels, they are not tuned yet.
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sdebnn.checks import check_choice
 from sdebnn.convolutions import Compute
-from sdebnn.data import DataSet, RandomView, Standardiser, TrainingInputs, evenly_spaced_rows, pixel_statistics
+from sdebnn.data import (
+    DataSet,
+    RandomMixing,
+    RandomView,
+    Standardiser,
+    TrainingInputs,
+    evenly_spaced_rows,
+    pixel_statistics,
+)
 from sdebnn.devices import platform
 from sdebnn.integrate import FixedGrid
 from sdebnn.likelihoods import AbstractLikelihood, Categorical, Gaussian
@@ -83,9 +92,27 @@ def _floats(values: np.ndarray) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def preset(name: str, about: About, *, infer_w0: bool = False) -> Preset:
-    """A preset for a data set. If ``infer_w0``, w_0 is random, and otherwise a point."""
+def preset(name: str, about: About, *, infer_w0: bool = False, mixing: bool = False) -> Preset:
+    """A preset for a data set. If ``infer_w0``, w_0 is random, and otherwise a point.
+
+    With ``mixing``, images are mixed with patterns and with copies of themselves in training (``RandomMixing``).
+    """
     check_choice("preset", name, PRESETS)
+    if mixing and not about.are_images:
+        raise ValueError(f"mixing is for images, and {about.name} has none: leave it out.")
+    found = _preset(name, about, infer_w0)
+    return _mixed(found) if mixing else found
+
+
+def _mixed(found: Preset) -> Preset:
+    """The preset, with images that are mixed after its augmentation instead of having a square covered."""
+    batches = found.training.batches
+    view = batches.augment if isinstance(batches.augment, RandomView) else RandomView(0)
+    mixed = RandomMixing(view.without_cutout())
+    return found._replace(training=found.training._replace(batches=replace(batches, augment=mixed)))
+
+
+def _preset(name: str, about: About, infer_w0: bool) -> Preset:
     if name == "paper":
         if not about.are_images:
             raise ValueError(f"preset='paper' is for images, and {about.name} has none: choose preset='ours'.")

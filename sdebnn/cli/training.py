@@ -37,6 +37,9 @@ def train(
     preset: Annotated[str, typer.Option(help="ours, fast, best or paper.")] = "ours",
     members: Annotated[int | None, typer.Option(help="Nets in the mixture, instead of the preset's number.")] = None,
     infer_w0: Annotated[bool, typer.Option("--infer-w0", help="Infer w_0; otherwise it is a point.")] = False,
+    mixing: Annotated[
+        bool, typer.Option("--mixing", help="Of images: mix them with patterns in training, against corruptions.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run from its last checkpoint, if any.")] = False,
     epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the preset's number.")] = None,
     kl_weight: Annotated[float, typer.Option(help="1 is the ELBO; less gives a tempered posterior.")] = 1.0,
@@ -68,7 +71,7 @@ def train(
         check_suits(others, f"is for data of your own, and {data} has its own test part and size")
     if is_file or (named is not None and named[0].is_table):
         others = {
-            "--preset": preset != "ours", "--infer-w0": infer_w0, "--epochs": epochs is not None,
+            "--preset": preset != "ours", "--infer-w0": infer_w0, "--mixing": mixing, "--epochs": epochs is not None,
             "--patience": patience is not None, "--monitor": monitor is not None, "--draws": draws is not None,
             "--tensorboard": tensorboard, "--validation": validation != 0.1, "--save-every": save_every != 60.0,
             "--memory-limit": memory_limit != 2048, "--size": size is not None,
@@ -91,7 +94,7 @@ def train(
     if named is None and Path(data).exists():
         data = str(Path(data).resolve())  # so that the run can be resumed from any folder
     settings = runs.Settings(
-        data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members, test, size
+        data, preset, infer_w0, seed, epochs, kl_weight, validation, patience, members, test, size, mixing
     )  # fmt: skip
     if memory_limit < 1:
         raise ValueError(f"memory_limit={memory_limit} must be at least 1 MiB.")

@@ -8,6 +8,7 @@ from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part,
 from sdebnn.data.distance import Distance, features
 from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
+from sdebnn.data.mixing import RandomMixing
 from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
 from sdebnn.data.storage import home
 from sdebnn.data.training_inputs import TrainingInputs, UnlikeTrainingWarning
@@ -20,6 +21,7 @@ __all__ = [
     "File",
     "Inputs",
     "Part",
+    "RandomMixing",
     "RandomView",
     "Request",
     "SelectedRows",

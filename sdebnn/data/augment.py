@@ -59,6 +59,12 @@ class RandomView(eqx.Module):
         self.shift, self.flip, self.cutout, self.padding = shift, flip, cutout, padding
         self.turn, self.stretch = float(turn), float(stretch)
 
+    def without_cutout(self) -> "RandomView":
+        """The same view, in which no square is filled."""
+        return RandomView(
+            self.shift, flip=self.flip, fill=self.fill, padding=self.padding, turn=self.turn, stretch=self.stretch
+        )
+
     def __call__(
         self, images: Num[Array | np.ndarray, "example height width channel"], *, key: PRNGKeyArray
     ) -> Num[Array, "example height width channel"]:

@@ -86,7 +86,7 @@ def stage_folder(out: Path, stage: int) -> Path:
 
 def make(settings: Settings, about: About) -> Run:
     """The untrained nets of a new run."""
-    row = preset(settings.preset, about, infer_w0=settings.infer_w0)
+    row = preset(settings.preset, about, infer_w0=settings.infer_w0, mixing=settings.mixing)
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     members = row.members if settings.members is None else settings.members
     nets = tuple(row.net(member_key(key, number)) for number in range(members))

@@ -50,6 +50,9 @@ RULES: Rules = {
     "fingerprint": TEXT,
     "about": OBJECT,
 }
+# What older runs lack, and what it was.
+ADDED: dict[str, Any] = {"mixing": False, "net": None}
+ADDED_RULES: Rules = {"mixing": YES_OR_NO, "net": or_none(OBJECT)}
 NUMBERS_ABOUT = ("center", "spread", "target_center", "target_spread")
 ABOUT_RULES: Rules = {
     "name": TEXT,
@@ -74,6 +77,7 @@ class Settings(NamedTuple):
     members: int | None = None  # None: as many as the preset has
     test: float | None = None  # share of data that have no test part of their own; None: a tenth
     size: int | None = None  # side of pictures; None: as they are, or 32
+    mixing: bool = False  # whether images are mixed in training
 
     def check(self) -> None:
         """Refuse values that are not allowed."""
@@ -98,9 +102,8 @@ def read_run(out: Path) -> dict[str, Any]:
     file = out / "run.json"
     if not file.exists():
         raise ValueError(f"{out} is not a run: there is no {file.name} in it; make one with sdebnn train.")
-    facts = read_record(file, KIND, RULES)
-    if not or_none(OBJECT).holds(facts.get("net")):  # runs of earlier versions have none
-        raise broken(file, f"has net={shown(facts['net'])}, which should outline a net")
+    facts = {**ADDED, **read_record(file, KIND, RULES)}
+    check_record(file, facts, ADDED_RULES)
     check_record(file, facts["about"], ABOUT_RULES)
     return facts
 
