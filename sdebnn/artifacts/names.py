@@ -29,7 +29,8 @@ ADDED_FIELDS: dict[str, dict[str, Any]] = {  # name of a class: its new fields, 
 
 PACKAGES = ("baselines", "convolutions", "integrate", "likelihoods", "models", "processes")
 MODULES = (
-    "data.augment", "data.mixing", "data.standardise", "fields", "presets", "train.optimizers", "train.options", "waves",
+    "data.augment", "data.mixing", "data.standardise", "fields", "presets", "train.optimizers", "train.options",
+    "waves",
 )  # fmt: skip
 FUNCTIONS = ("constant_adam", "fan_in_scale", "grouped_muon", "pooled", "sine", "squeeze", "unsqueeze")  # of sdebnn
 # Functions of arrays only: a file must not be able to name one that reads or writes files, such as jnp.save.
