@@ -111,6 +111,18 @@ class AbstractModel(eqx.Module):
         return any(node.has_dynamics for node in jax.tree.leaves(self, is_leaf=inside) if inside(node))
 
     @property
+    def has_states(self) -> bool:
+        """Whether ``states`` returns hidden states."""
+        return False
+
+    def states(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Num[Array, "example *state"], ...]:
+        """The hidden states of the function that the key names, layer by layer, by which examples can be compared.
+
+        Override it, with ``has_states``, for a model of several layers.
+        """
+        return ()
+
+    @property
     def starts_near_posterior(self) -> bool:
         """Whether the first step starts near the posterior, so that ``fit`` needs no warm-up of the KL weight.
 

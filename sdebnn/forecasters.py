@@ -15,11 +15,11 @@ from sdebnn import metrics
 from sdebnn.checks import check_count, check_level, shown
 from sdebnn.columns import Columns, of_classes, of_numbers
 from sdebnn.contract import AbstractModel
-from sdebnn.data import Distance, Part, Standardiser, TrainingInputs, features, folders, formats
+from sdebnn.data import Part, Standardiser, TrainingInputs, folders, formats
 from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.prediction import evaluate, predict
 from sdebnn.presets import About
-from sdebnn.runs import DRAWS, open_run, read_distance
+from sdebnn.runs import DRAWS, Unlike, open_run, read_stages, read_unlike
 from sdebnn.tables.kind import is_table_run
 
 ROWS_AT_ONCE = 1024
@@ -65,7 +65,7 @@ def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best:
         made.about,
         model,
         likelihood,
-        read_distance(run, made.about),
+        read_unlike(run, made.about, None if best else sum(read_stages(run))),
         count,
         jax.random.key(seed),
         made.draws_at_once,
@@ -106,7 +106,7 @@ class NetForecaster(NamedTuple):
     about: About
     model: AbstractModel
     likelihood: AbstractLikelihood
-    distance: Distance
+    distances: Unlike
     draws: int
     key: jax.Array
     draws_at_once: int
@@ -157,7 +157,7 @@ class NetForecaster(NamedTuple):
 
     def _forecast(self, x: np.ndarray, coverage: float) -> Columns:
         samples = predict(self.model, x, draws=self.draws, key=self.key, draws_at_once=self.draws_at_once)
-        unlike = self.distance.to(features(x))
+        unlike = self.unlike(x)
         if self.about.classes is not None:
             proba = np.asarray(self.likelihood.center(samples), np.float64)
             _, reducible, noise = metrics.entropy_split(proba)
@@ -178,6 +178,10 @@ class NetForecaster(NamedTuple):
             suffix = "" if len(names) == 1 else f" of {name}"
             found |= {key if key in (name, "unlike") else f"{key}{suffix}": column for key, column in of_one.items()}
         return found
+
+    def unlike(self, x: np.ndarray) -> np.ndarray:
+        """How unlike the training data each example is: 99 % of those have at most 1."""
+        return self.distances.of(self.model, x)
 
     def _targets(self, samples: jax.Array) -> np.ndarray:
         """Many draws of y, equally many from each network, "draw example target".

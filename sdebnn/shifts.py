@@ -9,7 +9,7 @@ import numpy as np
 from sdebnn import metrics
 from sdebnn.checks import shown
 from sdebnn.corruptions import NAMES, SEVERITIES, cached, published
-from sdebnn.data import Part, features, find, folders, formats, load
+from sdebnn.data import Part, find, folders, formats, load
 from sdebnn.forecasters import NetForecaster
 from sdebnn.likelihoods import Categorical
 from sdebnn.prediction import evaluate, predict
@@ -82,9 +82,10 @@ def strange_scores(
 ) -> dict[str, Any]:
     """How well the test part is told from other sets of images, by each of three scores.
 
-    ``entropy`` of the forecast, its ``reducible`` part, and ``unlike``, the distance of the pixels from those of
-    training. A set is a name of the catalogue, a file or folder of images, or made here: "noise", "textures" (smooth
-    random fields) or "shuffled" (the test images with their patches in another order).
+    ``entropy`` of the forecast, its ``reducible`` part, and ``unlike``, the distance of the hidden states from those
+    of training (of the pixels, if the run keeps no states). A set is a name of the catalogue, a file or folder of
+    images, or made here: "noise", "textures" (smooth random fields) or "shuffled" (the test images with their patches
+    in another order).
     """
     _check_images(net, "--ood")
     usual = _strangeness(net, np.asarray(part.x))
@@ -172,7 +173,7 @@ def _strangeness(net: NetForecaster, x: np.ndarray) -> dict[str, np.ndarray]:
     """Scores of images, each higher for those that are more strange."""
     samples = predict(net.model, x, draws=net.draws, key=net.key, draws_at_once=net.draws_at_once)
     split = metrics.entropy_split(np.asarray(net.likelihood.center(samples)))
-    return {"entropy": split.total, "reducible": split.reducible, "unlike": net.distance.to(features(x))}
+    return {"entropy": split.total, "reducible": split.reducible, "unlike": net.unlike(x)}
 
 
 def resolution_scores(

@@ -5,7 +5,7 @@ from sdebnn.data.arrays import as_arrays, as_floats, batch_dtype, is_lazy, is_re
 from sdebnn.data.augment import RandomView
 from sdebnn.data.catalogue import CATALOGUE, find, load
 from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part, held_out
-from sdebnn.data.distance import Distance, features
+from sdebnn.data.distance import USUAL, Distance, features
 from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
 from sdebnn.data.mixing import RandomMixing
@@ -15,6 +15,7 @@ from sdebnn.data.training_inputs import TrainingInputs, UnlikeTrainingWarning
 
 __all__ = [
     "CATALOGUE",
+    "USUAL",
     "DataSet",
     "Distance",
     "Entry",

@@ -68,6 +68,15 @@ class Ensemble(AbstractModel):
         """The member with this index."""
         return eqx.combine(jax.tree.map(lambda leaf: leaf[index], self.arrays), self.rest)
 
+    @property
+    def has_states(self) -> bool:
+        """Whether its members have hidden states."""
+        return self.member(0).has_states
+
+    def states(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Num[Array, "example *state"], ...]:
+        """The hidden states of the first member."""
+        return self.member(0).states(x, key=key)
+
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The solution of the member that the key names."""
         member = self.member(index_of(key, self.size))

@@ -88,17 +88,36 @@ class SDEBNN(AbstractModel):
 
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
         """The outputs, the sum of the KLs, and the sums of the other terms."""
+        parts = self._solutions(x, key=key, with_roughness=with_roughness)
+        kl, evaluations, finished, roughness, shadow_distance = (
+            jnp.stack([jnp.asarray(term) for term in terms])
+            for terms in zip(*(part[1:] for part in parts), strict=True)
+        )
+        return Solution(
+            parts[-1].outputs, kl.sum(), evaluations.sum(), finished.all(), roughness.sum(), shadow_distance.max()
+        )
+
+    def _solutions(
+        self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False
+    ) -> list[Solution]:
+        """The solution of each layer, whose inputs are the outputs of the one before."""
         check_key(key)
         h, parts = as_inputs("x", x), []
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(self.layers)))  # compiled once
         for i, layer in enumerate(self.layers):
             parts.append(layer.solve(h, key=keys[i], with_roughness=with_roughness))
             h = parts[-1].outputs
-        kl, evaluations, finished, roughness, shadow_distance = (
-            jnp.stack([jnp.asarray(term) for term in terms])
-            for terms in zip(*(part[1:] for part in parts), strict=True)
-        )
-        return Solution(h, kl.sum(), evaluations.sum(), finished.all(), roughness.sum(), shadow_distance.max())
+        return parts
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer before the last one has parameters."""
+        return any(map(parameter_count, self.layers[:-1]))
+
+    def states(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray) -> tuple[Num[Array, "example *state"], ...]:
+        """The outputs of every layer that has parameters, but the last."""
+        parts = zip(self.layers[:-1], self._solutions(x, key=key), strict=False)
+        return tuple(part.outputs for layer, part in parts if parameter_count(layer))
 
     def layer_line(self, x: Num[Array, "example *input"]) -> LayerLine:
         """One line for each layer."""

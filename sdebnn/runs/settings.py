@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sdebnn.checks import check_choice, check_count, check_positive, shown
-from sdebnn.data import Distance, features
 from sdebnn.presets import PRESETS, About
 from sdebnn.records import (
     OBJECT,
@@ -15,11 +12,8 @@ from sdebnn.records import (
     Rule,
     Rules,
     broken,
-    check_finite,
     check_record,
-    load_one,
     number,
-    one_bytes,
     or_none,
     read_record,
     record_bytes,
@@ -27,7 +21,6 @@ from sdebnn.records import (
 )
 
 KIND = "run of sdebnn, version 5"
-INPUTS_KIND, INPUTS_FILE = "inputs of a net, version 1", "inputs.safetensors"
 SEEDS = 2**32
 MAX_STAGES = 100
 WORDS = Rule("a list of words", lambda value: isinstance(value, list) and all(map(TEXT.holds, value)))
@@ -144,23 +137,3 @@ def about_of(out: Path, record: dict[str, Any]) -> About:
     if len(about.shape) not in (1, 3) or not len(about.center) == len(about.spread) == columns:
         raise broken(out / "run.json", "does not describe the data of a net")
     return about
-
-
-def distance_bytes(distance: Distance) -> bytes:
-    """The file that says how far examples are from those of training."""
-    arrays = {name: getattr(distance, name) for name in ("center", "spread", "factor")}
-    return one_bytes(arrays, INPUTS_KIND, {"limit": distance.limit})
-
-
-def read_distance(out: Path, about: About) -> Distance:
-    """How far examples are from those of training."""
-    file = out / INPUTS_FILE
-    if not file.is_file():
-        raise ValueError(f"{out} is not a whole run: {file.name} is missing; restore it, or train the run again.")
-    arrays, facts = load_one(file, INPUTS_KIND, {"limit": number(0.0)})
-    check_finite(file, arrays)
-    size = features(np.zeros((1, *about.shape), np.uint8)).shape[1]
-    distance = Distance.from_arrays(arrays, facts["limit"], size)
-    if distance is None:
-        raise broken(file, f"does not compare examples of shape {about.shape}")
-    return distance

@@ -1,7 +1,7 @@
 """Training a run of the command line in its folder, and scoring it.
 
 RUN/run.json            the settings, what the net needs to know about the data, and an outline of the net
-RUN/inputs.safetensors  by what it is told how far other examples are from those of training
+RUN/inputs.safetensors, RUN/states.safetensors      how far other examples are from those of training (``unlike.py``)
 RUN/metrics.jsonl       the training log             RUN/checkpoints/       the state of training
 RUN/member-1/ ...       the same of the other members of a mixture
 RUN/more-1/ ...         the same of a training that went on after the end of the first
@@ -22,7 +22,7 @@ import numpy as np
 from sdebnn import __version__
 from sdebnn.checks import check_count
 from sdebnn.contract import AbstractModel, parameter_count
-from sdebnn.data import DataSet, Distance, Part, check_part, evenly_spaced_rows, features, find, held_out, load
+from sdebnn.data import DataSet, Distance, Inputs, Part, check_part, evenly_spaced_rows, features, find, held_out, load
 from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
@@ -32,8 +32,10 @@ from sdebnn.prediction import Evaluation, evaluate, evaluation
 from sdebnn.presets import About
 from sdebnn.records import check_same_settings, read_result
 from sdebnn.runs.run import Run, make, outline_of, outlined_run, stage_folder, trained
-from sdebnn.runs.settings import INPUTS_FILE, MAX_STAGES, Settings, distance_bytes, read_distance, read_run, run_bytes
-from sdebnn.train import Batches, Checkpoints, RunFolder, Validation, fit, saved_seconds, saved_steps
+from sdebnn.runs.settings import MAX_STAGES, Settings, read_run, run_bytes
+from sdebnn.runs.unlike import INPUTS_FILE, STATES_FILE, Unlike, inputs_bytes, read_unlike, states_bytes
+from sdebnn.strangeness import StateDistance
+from sdebnn.train import Batches, Checkpoints, Fit, RunFolder, Validation, fit, saved_seconds, saved_steps
 
 DRAWS = 16  # of each member, to score it
 BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
@@ -93,7 +95,7 @@ def train(
             found = features(np.asarray(part.x[rows]))
             found = found[np.isfinite(found).all(1)]  # of data that are streamed, rows are refused when they are read
             found = found if len(found) else np.zeros((1, found.shape[1]))
-            place.write(INPUTS_FILE, distance_bytes(Distance.of(found)))
+            place.write(INPUTS_FILE, inputs_bytes(Distance.of(found)))
         stage = len(stages) - 1
         models, likelihood = list(run.trained_apart), run.likelihood
         recipe = run.training.changed(epochs=stages[stage], kl_weight=settings.kl_weight)
@@ -134,7 +136,10 @@ def train(
             "versions": {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()},
         }
         whole.hold()  # scoring may take long, and the folder may have been deleted meanwhile
-        judged = outcomes(run, fitted.likelihood, found, data.test, read_distance(out, run.about))
+        if run.about.are_images and fitted.model.has_states:
+            states = _state_distance(fitted.model, part, None if validation is None else validation.x, settings.seed)
+            whole.write(STATES_FILE, states_bytes(states, sum(stages)))
+        judged = outcomes(run, fitted, found, data.test, read_unlike(out, run.about, sum(stages)))
         save_outcomes(out, judged)
         if run.about.are_images or run.about.shape == (1,):
             rows = telling_rows(judged)
@@ -219,15 +224,19 @@ def score(
     )  # fmt: skip
 
 
-def outcomes(
-    run: Run, likelihood: AbstractLikelihood, found: Evaluation, part: Part, distance: Distance
-) -> Outcomes:  # fmt: skip
+def _state_distance(model: AbstractModel, part: Part, held_out: Inputs | None, seed: int) -> StateDistance:
+    """How far hidden states are from those of some training examples."""
+    rows = evenly_spaced_rows(len(part.x), COMPARED_ROWS)
+    x, y = np.asarray(part.x[rows]), np.asarray(part.y[rows])
+    others = None if held_out is None else np.asarray(held_out[:COMPARED_ROWS])
+    return StateDistance.of(model, x, y, held_out=others, key=jax.random.fold_in(jax.random.key(seed), 5))
+
+
+def outcomes(run: Run, fitted: Fit, found: Evaluation, part: Part, distances: Unlike) -> Outcomes:
     """What was said about a part of the data, beside what came true."""
     key = jax.random.fold_in(jax.random.key(run.settings.seed), 4)
-    rows = range(0, len(part.x), COMPARED_ROWS)
-    unlike = np.concatenate([distance.to(features(np.asarray(part.x[i : i + COMPARED_ROWS]))) for i in rows])
-    made = outcomes_of(likelihood, found.samples, found.y, run.about.classes, key=key)
-    return made._replace(unlike=unlike)
+    made = outcomes_of(fitted.likelihood, found.samples, found.y, run.about.classes, key=key)
+    return made._replace(unlike=distances.of(fitted.model, part.x))
 
 
 def score_key(seed: int) -> jax.Array:
