@@ -34,7 +34,7 @@ LAYERS = {
         "corruptions": 10,
     },
     "models": {"nets": 0, "models": 1, "contract": 2, "integrate": 3, "baselines": 4, "nn": 5},
-    "use": {"train": 1.6, "prediction": 4, "description": 5},
+    "use": {"train": 1.6, "prediction": 4, "description": 5, "strangeness": 6},
     "recipes": {"runs": 0, "presets": 1.2, "estimators": 2.4, "artifacts": 3.6, "compare": 5},
     "front": {
         "cli": 0,

@@ -33,7 +33,9 @@ def drawn(character: str, font: str, random: np.random.Generator, warp: bool) ->
     try:
         shape = ImageFont.truetype(font, int(LARGE * 0.75))
         left, top, right, bottom = shape.getbbox(character)
-        if not 0.2 * LARGE < max(right - left, bottom - top) < LARGE or shape.getmask(character) == shape.getmask("\uffff"):
+        if not 0.2 * LARGE < max(right - left, bottom - top) < LARGE or shape.getmask(character) == shape.getmask(
+            "\uffff"
+        ):
             return None
         at = ((LARGE - left - right) / 2, (LARGE - top - bottom) / 2)
         ImageDraw.Draw(image).text(at, character, fill=255, font=shape)
@@ -50,7 +52,7 @@ def drawn(character: str, font: str, random: np.random.Generator, warp: bool) ->
             Image.Resampling.BILINEAR,
         )  # fmt: skip
     pixels = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
-    return pixels if 20 < pixels.mean() * 1.0 + 15 and pixels.max() > 100 else None
+    return pixels if pixels.mean() * 1.0 + 15 > 20 and pixels.max() > 100 else None
 
 
 def characters(wanted: str, files: list[str], count: int, *, warp: bool, seed: int) -> np.ndarray:

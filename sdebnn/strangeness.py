@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer, PRNGKeyArray
+from jaxtyping import Array, Float, Integer, Num, PRNGKeyArray
 from scipy import linalg
 
 from sdebnn.checks import as_inputs, check_array, check_count, check_key
@@ -83,7 +83,7 @@ class StateDistance(NamedTuple):
     def of(
         model: AbstractModel,
         x: Inputs,
-        labels: Integer[np.ndarray, " example"],
+        labels: Num[np.ndarray, " example"],
         *,
         held_out: Inputs | None = None,
         key: PRNGKeyArray,
@@ -141,7 +141,9 @@ def _calibrated(
     other: Float[np.ndarray, "other feature"] | None,
 ) -> tuple[LayerDistance, Float[np.ndarray, " held"]]:
     """The distance from all examples, and the logarithms of others, or for each half by that from the other half."""
-    layer, halves = LayerDistance.of(of_layer, labels), np.arange(len(labels)) % 2
+    layer, halves = LayerDistance.of(of_layer, labels), np.zeros(len(labels), int)
+    for each in np.unique(labels):  # half of every class
+        halves[labels == each] = np.arange((labels == each).sum()) % 2
     if other is not None:
         held = layer.logarithm(other)
     elif len(labels) < MIN_ROWS_TO_SPLIT:

@@ -31,6 +31,7 @@ from sdebnn.likelihoods import Categorical
 from sdebnn.nets import our_net, paper_net
 from sdebnn.presets import About, preset
 from sdebnn.records import record_bytes
+from sdebnn.runs import Unlike
 from sdebnn.tables.forecaster import TableForecaster
 from sdebnn.tables.frame import Frame
 from sdebnn.tables.kind import KIND
@@ -65,7 +66,7 @@ def table(target, task, **parameters):
 def images(net):
     x = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), np.uint8)
     about = About("digits", (8, 8, 1), ("one", "two", "three"), 40, (0.5,), (0.25,))
-    return NetForecaster(about, net, Categorical(), Distance.of(features(x)), 4, KEY, 1)
+    return NetForecaster(about, net, Categorical(), Unlike(Distance.of(features(x))), 4, KEY, 1)
 
 
 def our_images():
@@ -84,7 +85,7 @@ def vectors():
     about = About("line", (3,), None, 100, (0.0, 1.0, 2.0), (1.0, 2.0, 3.0), (5.0, 50.0), (2.0, 1.0))
     row = preset("fast", about)
     x = np.random.default_rng(0).normal(size=(40, 3))
-    return NetForecaster(about, shaken(row.net(KEY), KEY, 0.1), row.likelihood, Distance.of(x), 4, KEY, 16)
+    return NetForecaster(about, shaken(row.net(KEY), KEY, 0.1), row.likelihood, Unlike(Distance.of(x)), 4, KEY, 16)
 
 
 MAKERS = {

@@ -18,6 +18,7 @@ from sdebnn.forecasters import Examples, Forecaster, NetForecaster, _class_numbe
 from sdebnn.nn import AbstractModel, Solution
 from sdebnn.prediction import predict
 from sdebnn.presets import About
+from sdebnn.runs import Unlike
 from sdebnn.train import saved_answer, saved_best
 from sdebnn.train.validation import validation_scores
 
@@ -70,9 +71,12 @@ def test_columns_are_those_of_the_averaged_draws(forecaster):
 def test_other_images_are_further_from_those_of_training(forecaster):
     x, _ = pictures(60, 2)
     noise = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 1)).astype(np.uint8)
-    like, unlike = (forecaster.distance.to(features(each)) for each in (x, noise))
-    assert (like < 1.5).mean() > 0.9
-    assert (unlike > 1.5).all()
+    assert forecaster.distances.states is not None
+    by_pixels = Unlike(forecaster.distances.inputs)
+    for distances in (forecaster.distances, by_pixels):
+        like, unlike = (distances.of(forecaster.model, each) for each in (x, noise))
+        assert (like < 1.5).mean() > 0.9
+        assert (unlike > 1.5).all()
 
 
 def test_distance_of_images_is_mahalanobis_of_tiles_and_contrast():
@@ -205,7 +209,8 @@ def test_damaged_run_folders_are_refused_in_words(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     last = max((copy / "checkpoints").glob("*.json"), key=lambda path: int(path.stem.split("-")[-1]))
-    files = [copy / "run.json", copy / "inputs.safetensors", last, last.with_suffix(".safetensors")]
+    names = ("run.json", "inputs.safetensors", "states.safetensors")
+    files = [*(copy / name for name in names), last, last.with_suffix(".safetensors")]
     refused = 0
     for file in files:
         whole = file.read_bytes()
@@ -225,7 +230,7 @@ def test_damaged_run_folders_are_refused_in_words(run, tmp_path):
         with pytest.raises((ValueError, OSError)):
             open_forecaster(copy)
         file.write_bytes(whole)
-    assert refused >= 180
+    assert refused >= 230
     open_forecaster(copy)
 
 
@@ -250,7 +255,7 @@ def test_intervals_of_a_net_are_those_of_the_mixture_of_its_draws():
 
     about = About("line", (1,), None, 10, (0.0,), (1.0,), (0.0,), (1.0,))
     distance = Distance.of(np.random.default_rng(0).normal(size=(50, 1)))
-    net = NetForecaster(about, TwoMeans(), Gaussian(1.0), distance, 64, jax.random.key(0), 16)
+    net = NetForecaster(about, TwoMeans(), Gaussian(1.0), Unlike(distance), 64, jax.random.key(0), 16)
     columns = net.forecast(Examples(np.zeros((3, 1), np.float32)), where="x")
     means = np.asarray(predict(TwoMeans(), jnp.zeros((1, 1)), draws=64, key=jax.random.key(0)))[:, 0, 0]
     for name, level in (("lower", 0.025), ("upper", 0.975)):

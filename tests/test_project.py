@@ -14,9 +14,9 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
     "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
-    "corruptions", "integrate", "contract", "models", "nn", "baselines", "nets", "description", "prediction", "train",
-    "presets", "compare", "estimators", "artifacts", "runs", "tables", "forecasters", "shifts", "export", "serve",
-    "plots", "reports", "verify", "cli",
+    "corruptions", "integrate", "contract", "models", "nn", "baselines", "nets", "description", "prediction",
+    "strangeness", "train", "presets", "compare", "estimators", "artifacts", "runs", "tables",
+    "forecasters", "shifts", "export", "serve", "plots", "reports", "verify", "cli",
 ]  # fmt: skip
 
 

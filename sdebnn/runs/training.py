@@ -139,6 +139,7 @@ def train(
         if run.about.are_images and fitted.model.has_states:
             states = _state_distance(fitted.model, part, None if validation is None else validation.x, settings.seed)
             whole.write(STATES_FILE, states_bytes(states, sum(stages)))
+            result["unlike_by"] = "states"
         judged = outcomes(run, fitted, found, data.test, read_unlike(out, run.about, sum(stages)))
         save_outcomes(out, judged)
         if run.about.are_images or run.about.shape == (1,):

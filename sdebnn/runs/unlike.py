@@ -12,7 +12,7 @@ import numpy as np
 from sdebnn.contract import AbstractModel
 from sdebnn.data import Distance, Inputs, features
 from sdebnn.presets import About
-from sdebnn.records import broken, check_finite, load_one, number, one_bytes, whole
+from sdebnn.records import broken, check_finite, load_one, number, one_bytes, read_result, whole
 from sdebnn.strangeness import LayerDistance, StateDistance
 
 INPUTS_KIND, INPUTS_FILE = "inputs of a net, version 1", "inputs.safetensors"
@@ -73,8 +73,10 @@ def _read_inputs(out: Path, about: About) -> Distance:
 
 def _read_states(out: Path, epochs: int) -> StateDistance | None:
     """The distance of hidden states; None if a run keeps none, or of another model than its last."""
-    file = out / STATES_FILE
+    file, result = out / STATES_FILE, out / "result.json"
     if not file.is_file():
+        if result.is_file() and read_result(result).get("unlike_by") == "states":
+            raise ValueError(f"{out} is not a whole run: {file.name} is missing; restore it, or train the run again.")
         return None
     arrays, facts = load_one(file, STATES_KIND, STATE_RULES)
     if facts["epochs"] != epochs:
