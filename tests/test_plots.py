@@ -290,15 +290,20 @@ def test_an_image_is_captioned_with_what_was_said_and_what_it_is_and_framed_if_w
     plt.close(figure)
 
 
-def test_a_density_over_depth_is_a_histogram_in_each_column_divided_by_its_highest_count(axes):
-    depth, values = np.array([0.0, 0.2, 1.0]), np.random.default_rng(0).normal(size=(80, 3, 2)) * [[[1], [2], [3]]]
-    plots.densities(axes, depth, values, lines=2, bins=12)
+def test_a_density_over_depth_is_that_of_scipy_at_each_depth_divided_by_its_highest(axes):
+    depth, values = np.array([0.0, 0.25, 1.0]), np.random.default_rng(0).normal(size=(80, 3, 2)) * [[[0], [2], [3]]]
+    plots.densities(axes, depth, values, lines=2)
     mesh = axes.collections[0]
-    edges = np.linspace(values.min(), values.max(), 13)
-    counts = np.array([np.histogram(values[:, i], edges)[0] for i in range(3)]).T
-    np.testing.assert_allclose(np.ma.filled(mesh.get_array(), 0), counts / counts.max(0))
-    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], [0.0, 0.1, 0.6, 1.0])
-    np.testing.assert_allclose(mesh.get_coordinates()[:, 0, 1], edges)
+    shares, corners = np.ma.filled(mesh.get_array(), 0), mesh.get_coordinates()
+    columns, rows = ((corners[1:, 1:, i] + corners[:-1, :-1, i]) / 2 for i in (0, 1))
+    paths = np.concatenate([values[..., 0], values[..., 1]])
+    for place in (30, 79):
+        at, row = columns[0, place], rows[:, 0]
+        between = np.array([np.interp(at, depth, path) for path in paths])
+        expected = stats.gaussian_kde(between, "silverman")(row)
+        expected /= expected.max()
+        np.testing.assert_allclose(shares[:, place], np.where(expected < 0.02, 0, expected), atol=1e-3)
+    assert (shares[:, 0] > 0).sum() <= 7  # a point is no wider than its kernel
     first, last = with_gid(axes.lines, "draw")
     np.testing.assert_allclose([first.get_ydata(), last.get_ydata()], [values[0, :, 0], values[-1, :, -1]])
 

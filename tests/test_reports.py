@@ -5,16 +5,17 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sdebnn import cli, metrics, runs
-from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_outcomes, save_examples, save_outcomes
+from sdebnn.models import SDEBNN, blocks
+from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_examples, load_outcomes, save_examples, save_outcomes
 from sdebnn.reports import report, subject, write_report
 from sdebnn.reports.page import Cell, Section, page, table
 from sdebnn.reports.sections import shown_score
@@ -155,6 +156,52 @@ def test_a_report_of_a_line_has_its_band_and_the_scores_of_numbers(line):
         assert words in text, words
 
 
+def test_hidden_units_over_depth_end_where_the_forecast_is_and_start_at_the_input(line):
+    found = subject(line).depths
+    outcomes = load_outcomes(line)
+    assert found is not None
+    assert isinstance(outcomes, NumberOutcomes)
+    _, net, _ = runs.open_run(line)
+    assert isinstance(net, SDEBNN)
+    order = np.argsort(found.chosen_units)  # all three are shown: the input, and two zeros
+    states = found.units[..., order]
+    x, rows = load_examples(line, len(outcomes.y)) or (np.zeros(0), np.zeros(0))
+    std = np.sqrt(outcomes.mean[:, rows, 0].var(0) + outcomes.variance[:, rows, 0].mean(0))
+    about = runs.read_about(line)
+    for example, row in enumerate((std.argmin(), std.argmax())):
+        start = [(x[row, 0] - about.center[0]) / about.spread[0], 0, 0]
+        np.testing.assert_allclose(states[:, 0, example], np.tile(start, (len(states), 1)), atol=1e-5)
+        h = jnp.asarray(states[:, -1, example])
+        for layer in net.layers[3:]:  # the read-out and the units of y
+            h = layer(h, key=jax.random.key(0))[0]
+        kept = outcomes.mean[:, rows[row], 0]
+        error = np.sqrt(np.var(h, ddof=1) / len(h) + kept.var(ddof=1) / len(kept))
+        assert abs(float(h.mean()) - kept.mean()) < 4 * error
+    moved = np.abs(found.weights[:, -1].mean(0) - found.weights[:, 0].mean(0))
+    assert (np.diff(moved) < 0).all()  # the furthest first
+    assert np.ptp(found.weights[:, 0], axis=0).max() == 0  # w_0 is a point
+    assert found.weight_count == net.layers[2].weights.size
+    assert "Weights and hidden units over depth" in report([line])
+
+
+def test_the_weights_over_depth_of_images_are_those_of_the_first_block(run):
+    found, (_, net, _) = subject(run).depths, runs.open_run(run)
+    assert found is not None
+    assert isinstance(net, SDEBNN)
+    block = blocks(net)[0]
+    draws = np.stack([block.draw(key=key).w for key in jax.random.split(jax.random.key(9), 200)])
+    ours, theirs = found.weights[:, -1], draws[:, -1, found.chosen_weights]
+    error = np.sqrt(ours.var(0) / len(ours) + theirs.var(0) / len(theirs))
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error).all()
+    moved = draws[:, -1] - draws[:, 0]
+    distance = np.abs(moved.mean(0))
+    wanted = np.quantile(distance, [1, 0.75, 0.5])
+    error = moved[:, found.chosen_weights].std(0) * np.sqrt(1 / len(draws) + 1 / 64)  # chosen by 64 other draws
+    assert (np.abs(distance[found.chosen_weights] - wanted) < 4 * error).all()
+    assert found.unit_count == 8 * 8 * 16
+    assert found.blocks == len(blocks(net))
+
+
 def test_curves_go_on_over_stages_and_lines_that_were_cut_off_are_left_out(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
@@ -284,9 +331,10 @@ def test_tables_and_sections_are_escaped_and_numbers_can_be_sorted():
     assert "<title>&lt;t&gt;</title>" in whole
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
-def test_a_report_needs_no_parameters_of_the_net(run, tmp_path):
+def test_a_report_without_the_parameters_of_the_net_lacks_only_its_depth(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     shutil.rmtree(copy / "checkpoints")
-    assert report([copy])
+    whole, text = report([run]), report([copy])
+    missing = set(re.findall(r"<strong>(.*?)</strong>", whole)) - set(re.findall(r"<strong>(.*?)</strong>", text))
+    assert missing == {"Weights and hidden units over depth."}

@@ -11,6 +11,9 @@ from sdebnn.metrics import interval
 from sdebnn.metrics.classes import Numbers
 from sdebnn.plots.elements import COLOURS, INK, SINGLE_HUE, label_axes, vector
 
+COLUMNS, ROWS = 80, 100  # of the cells of a density
+LEAST_SHARE = 0.02  # of the highest density at a depth, from which on it is drawn
+
 
 def trajectories(
     axes: Axes,
@@ -37,13 +40,13 @@ def densities(
     values: Float[Numbers, "draw time *unit"],
     *,
     lines: int = 3,
-    bins: int | None = None,
     quantity: str = "weight",
 ) -> None:
-    """The density of a weight or hidden unit at each depth, and a few draws as lines.
+    """The density of a weight or hidden unit over depth, and a few draws as lines.
 
-    Units on a third axis are counted as further draws. Each column is divided by its highest density, because the
-    density at depth zero may be a point. By default the number of bins follows the number of draws.
+    Draws are straight between the given depths. At each of 80 depths, the density is that of a normal kernel around
+    every draw (Silverman's bandwidth, and at least the height of a cell: the density at depth zero may be a point),
+    divided by its highest value there. Below 2 % of that nothing is drawn. Units on a third axis are further draws.
     """
     check_count("lines", lines, least=0)
     check_array("values", values, least_ndim=2)
@@ -56,20 +59,26 @@ def densities(
     if not (np.diff(times) > 0).all():
         raise ValueError(f"depth is not ascending at index {int(np.argmax(np.diff(times) <= 0)) + 1}: sort it first.")
     paths = found if found.ndim == 2 else np.moveaxis(found, 2, 1).reshape(-1, len(times))
-    if bins is None:
-        bins = int(np.clip(3 * len(paths) ** (1 / 3), 8, 80))
-    check_count("bins", bins, least=2)
-    edges = np.histogram_bin_edges(paths, bins)
-    counts = np.stack([np.histogram(column, edges)[0] for column in paths.T], axis=1).astype(float)
-    counts /= counts.max(axis=0)
-    middles = (times[1:] + times[:-1]) / 2
+    at = np.linspace(times[0], times[-1], COLUMNS)
+    columns = np.array([np.interp(at, times, path) for path in paths]).T
+    margin = 0.06 * (np.ptp(paths) or 1.0)
+    rows = np.linspace(paths.min() - margin, paths.max() + margin, ROWS)
+    shares = np.array([_kernel_density(column, rows) for column in columns]).T
     axes.pcolormesh(
-        np.concatenate([times[:1], middles, times[-1:]]), edges, np.ma.masked_equal(counts, 0), cmap=SINGLE_HUE,
-        vmin=0, vmax=1, rasterized=True, zorder=1,
+        at, rows, np.ma.masked_less(shares, LEAST_SHARE), cmap=SINGLE_HUE, vmin=0, vmax=1, shading="nearest",
+        rasterized=True, zorder=1,
     )  # fmt: skip
     chosen = np.linspace(0, len(paths) - 1, min(lines, len(paths))).astype(int)
     for i, line in enumerate(paths[chosen]):
         axes.plot(times, line, color="white", linewidth=2.0, zorder=2, gid="halo")
         axes.plot(times, line, color=INK, linewidth=0.9, linestyle=("-", "--", ":")[i % 3], zorder=3, gid="draw")
-    axes.set_xlim(times[0], times[-1])
+    axes.set(xlim=(times[0], times[-1]), ylim=(rows[0], rows[-1]))
     label_axes(axes, "depth t", quantity)
+
+
+def _kernel_density(values: Float[np.ndarray, " draw"], at: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+    """The density of some draws at given values, divided by its highest."""
+    spread = values.std(ddof=1) if len(values) > 1 else 0.0
+    bandwidth = max(spread * (0.75 * len(values)) ** -0.2, float(at[1] - at[0]))
+    density = np.exp(-0.5 * ((at[:, None] - values) / bandwidth) ** 2).sum(1)
+    return density / density.max()

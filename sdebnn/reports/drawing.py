@@ -156,6 +156,30 @@ def line(subject: Subject) -> str | None:
     return svg(draw, (9.2, 3.6))
 
 
+def over_depth(subject: Subject) -> str | None:
+    """Some weights, and some hidden units for two examples, as densities over depth; None if they are not known."""
+    found = subject.depths
+    if found is None:
+        return None
+    figure = Figure(figsize=(9.2, 6.6), layout="constrained")
+    panels = figure.subplots(3, max(len(found.chosen_weights), len(found.chosen_units)), sharex=True, squeeze=False)
+    for axes, number, values in zip(panels[0], found.chosen_weights, np.moveaxis(found.weights, 2, 0), strict=False):
+        plots.densities(axes, found.t, values, quantity="")
+        axes.set_title(f"weight {number:,}", fontsize=9)
+    for column, number, values in zip(panels[1:].T, found.chosen_units, np.moveaxis(found.units, 3, 0), strict=False):
+        for axes, example, words in zip(column, np.moveaxis(values, 2, 0), ("surest", "least sure"), strict=True):
+            plots.densities(axes, found.t, example, quantity="")
+            axes.set_title(f"unit {number:,}, {words}", fontsize=9)
+        ends = np.array([axes.get_ylim() for axes in column])  # one scale, so that the spreads can be compared
+        for axes in column:
+            axes.set_ylim(ends.min(), ends.max())
+    for axes in panels[:-1].ravel():
+        axes.set_xlabel("")
+    for axes in panels.ravel():
+        axes.set_visible(axes.has_data())
+    return _written(figure)
+
+
 def curves(subject: Subject) -> list[tuple[str, str]]:
     """The learning curves that the log has, each with its name."""
     wanted = [

@@ -11,7 +11,8 @@ STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1e; --paper: #fdfdfb; --soft: #5b5d63; --line: #d5d6d8; --mark: #2a6f97;
   --shade: #f1f3f3; --band: #cddce6; --deep: #12304f; --wrong: #b5432a; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #16181b; --soft: #a9adb5; --line: #3a3e45;
-  --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; --wrong: #f08a6c; } }
+  --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; --wrong: #f08a6c; }
+  .density image { filter: invert(1) hue-rotate(180deg); } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
@@ -125,10 +126,11 @@ def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:
     return f"<td{_number(is_number)}{value}>{escaped(cell.text)}</td>"
 
 
-def figure(svg: str, title: str, caption: str) -> str:
-    """A picture with its name for those who do not see it, and a caption."""
+def figure(svg: str, title: str, caption: str, *, style: str = "") -> str:
+    """A picture with its name for those who do not see it, and a caption. ``style`` is a class of the style sheet."""
     named = svg.replace("<svg ", f'<svg role="img" aria-label="{escaped(title)}" ', 1)
-    return f"<figure>{named}<figcaption><strong>{escaped(title)}.</strong> {escaped(caption)}</figcaption></figure>"
+    head = f'<figure class="{style}">' if style else "<figure>"
+    return f"{head}{named}<figcaption><strong>{escaped(title)}.</strong> {escaped(caption)}</figcaption></figure>"
 
 
 def figures(parts: Iterable[str]) -> str:

@@ -150,7 +150,27 @@ def pictures(subject: Subject) -> Section:
             "Images that tell most",
             "First the surest mistakes, then the least certain, then the surest right ones.",
         )
+    depth = drawing.over_depth(subject)
+    if depth is not None:
+        body += figure(depth, "Weights and hidden units over depth", _about_depth(subject), style="density")
     return Section(f"Pictures of {subject.name}", body)
+
+
+def _about_depth(subject: Subject) -> str:
+    """What the densities over depth are of."""
+    found = subject.depths
+    assert found is not None
+    place = "the random block" if found.blocks == 1 else f"the first of {found.blocks} random blocks"
+    if found.nets > 1:
+        place += f" of the first of {found.nets} nets"
+    return (
+        f"{len(found.weights)} draws from the posterior of {place}, three of them as lines; darker is more probable, "
+        f"and every depth has its own scale. Top: of its {found.weight_count:,} weights (standardised) the one whose "
+        "mean, in other draws, moves furthest from depth 0 to 1, the one that moves further than three quarters of "
+        f"all, and the middle one. Below: of its {found.unit_count:,} hidden units those chosen in the same way, for "
+        "the test examples about which the forecast is surest and least sure, among those that the run keeps. All "
+        "draws start from the same hidden units."
+    )
 
 
 def _of_numbers(outcomes: NumberOutcomes) -> list[str]:

@@ -11,6 +11,7 @@ from sdebnn.forecasters import net_contract, open_forecaster
 from sdebnn.metrics import Estimate
 from sdebnn.outcomes import ClassOutcomes, Outcomes, load_examples, load_outcomes
 from sdebnn.records import read_record, read_result
+from sdebnn.reports.depth import Depths, depths
 from sdebnn.runs import read_about, read_settings, read_stages
 from sdebnn.runs.run import stage_folder
 from sdebnn.shifts import known_shifts
@@ -34,6 +35,7 @@ class Subject(NamedTuple):
     examples: tuple[np.ndarray, np.ndarray] | None  # some of the examples, and their numbers
     command: str  # that makes it again
     shifts: dict[str, Any]  # of shifts.json: scores on corruptions, on strange images, at other resolutions
+    depths: Depths | None  # weights and hidden units over depth, if the net is kept
 
     @property
     def label(self) -> str:
@@ -58,10 +60,11 @@ def subject(run: Path) -> Subject:
     if not (run / "result.json").exists():
         raise ValueError(f"{run} has no scores yet: train it to its end, by sdebnn train with --resume.")
     result, outcomes = read_result(run / "result.json"), load_outcomes(run)
-    examples = len(outcomes.labels if isinstance(outcomes, ClassOutcomes) else outcomes.y)
+    examples = load_examples(run, len(outcomes.labels if isinstance(outcomes, ClassOutcomes) else outcomes.y))
     return Subject(
         run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run),
-        load_examples(run, examples), _command(run, result), known_shifts(run),
+        examples, _command(run, result), known_shifts(run),
+        None if examples is None else depths(run, *examples, outcomes),
     )  # fmt: skip
 
 
