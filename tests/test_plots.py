@@ -314,6 +314,17 @@ def test_the_colours_of_densities_darken_steadily():
     assert lightness[0] < 0.93  # a single example is visible on white paper
 
 
+def test_the_height_of_learning_curves_is_not_that_of_their_start(axes):
+    rows = [{"epoch": float(i), "loss": 1000.0 if i < 4 else 2.0 + 0.01 * i} for i in range(101)]
+    plots.learning_curves(axes, rows)
+    low, high = axes.get_ylim()
+    assert low == pytest.approx(2.05 - 0.05 * 0.95)
+    assert high == pytest.approx(3.0 + 0.05 * 0.95)
+    axes.clear()
+    plots.learning_curves(axes, [{"epoch": float(i), "loss": 10.0 - 0.1 * i} for i in range(101)])
+    assert axes.get_ylim()[1] > 10
+
+
 def test_learning_curves_leave_out_rows_without_a_number(axes):
     rows = [
         {"epoch": 0.5, "loss": 3.0}, {"epoch": 1.0, "loss": 2.0, "validation_nll": 2.5},

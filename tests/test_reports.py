@@ -17,8 +17,10 @@ from sdebnn import cli, metrics, runs
 from sdebnn.models import SDEBNN, blocks
 from sdebnn.outcomes import ClassOutcomes, NumberOutcomes, load_examples, load_outcomes, save_examples, save_outcomes
 from sdebnn.reports import report, subject, write_report
+from sdebnn.reports.comparing import differences, seed_groups, side_by_side
 from sdebnn.reports.page import Cell, Section, page, table
-from sdebnn.reports.sections import shown_score
+from sdebnn.reports.sections import shown_score, summary
+from sdebnn.runs.settings import run_bytes
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -65,7 +67,7 @@ def test_the_numbers_of_a_report_follow_from_the_saved_forecasts(run):
         "ece15": float(metrics.ece(jnp.asarray(probs[None]), jnp.asarray(outcomes.labels), 15)),
     }
     for name, value in wanted.items():
-        shown = re.search(rf"<th scope=\"row\">{name}</th><td[^>]*data-value=\"([^\"]+)\">([^<]+)", text)
+        shown = re.search(rf"<th scope=\"row\">{name}</th><td[^>]*data-value=\"([^\"]+)\"><span>([^<]+)", text)
         assert shown is not None, name
         assert float(shown[1]) == pytest.approx(value, rel=1e-5), name
         assert shown[2].startswith(shown_score(name, value)), name
@@ -104,7 +106,8 @@ def test_a_report_says_what_was_trained_what_not_to_trust_and_how_to_repeat_it(r
     for words in (
         "How it did, and how sure that is", "What was trained, and how", "What it must not be trusted with",
         "How to repeat it", "sdebnn train --data", "--epochs 2", "--validation 0.2", "--test 0.3", "images of 8 by 8",
-        "unlike", "Images that tell most", "Calibration", "Uncertainty by its source", "Loss",
+        "unlike", "Images that tell most", "Calibration", "Uncertainty by its source", "Loss", "Risk and coverage",
+        "Weights and hidden units over depth", "Classes of run",
     ):  # fmt: skip
         assert words in text, words
     assert "dark &lt;b&gt;" in text  # names of classes cannot become HTML
@@ -136,6 +139,68 @@ def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refus
     (other / "result.json").unlink()
     refused(lambda: report([other]), "has no scores yet")
     refused(lambda: report([]), "no run was given")
+
+
+def test_differences_are_paired_and_seeds_are_summarised(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    outcomes = load_outcomes(run)
+    assert isinstance(outcomes, ClassOutcomes)
+    samples = outcomes.samples.copy()
+    samples[:, ::5] = samples[:, ::5, ::-1]  # a fifth of the forecasts is turned round
+    save_outcomes(other, outcomes._replace(samples=samples))
+    seed = json.loads((other / "run.json").read_text())
+    first, second = subject(run), subject(other)
+    second = second._replace(settings={**second.settings, "seed": 7})
+    assert seed["seed"] == first.settings["seed"] == 0
+    assert seed_groups([first, second]) == [[first, second]]
+    assert len(seed_groups([first, second._replace(settings={**second.settings, "kl_weight": 2.0})])) == 2
+    found = differences(first, second)
+    wrong = [each.probs.argmax(-1) != outcomes.labels for each in (outcomes, second.outcomes)]
+    each = wrong[0].astype(float) - wrong[1]
+    assert found["accuracy"].value == pytest.approx(each.mean())
+    error = each.std(ddof=1) / np.sqrt(len(each))  # of a mean of paired differences
+    assert found["accuracy"].upper - found["accuracy"].lower == pytest.approx(2 * 1.96 * error, rel=0.15)
+    same = differences(first, first)
+    assert same["nll"] == (0.0, 0.0, 0.0)
+    text = side_by_side([first, second]).body
+    nll = [each.scores["nll"].value for each in (first, second)]
+    assert f'<th scope="row">nll</th><td class="number" data-value="{np.mean(nll)!s}"' in text.replace("np.float64", "")
+    assert f'data-value="{np.std(nll, ddof=1)!s}"' in text
+    alone = side_by_side([first, second._replace(outcomes=outcomes._replace(labels=1 - outcomes.labels))]).body
+    assert "Differences from" not in alone  # other test examples
+
+
+def test_a_run_that_went_on_is_repeated_by_one_command_for_each_stage(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    about = runs.read_about(copy)
+    settings, record = runs.read_settings(copy), json.loads((copy / "run.json").read_text())
+    facts = {"fingerprint": record["fingerprint"], "about": about._asdict()}
+    (copy / "run.json").write_bytes(run_bytes(settings, (2, 3), facts))
+    first, second = subject(copy).command.splitlines()
+    assert "--epochs 2 " in first
+    assert "--resume" not in first
+    assert "--epochs 5 " in second
+    assert second.endswith("--out run --resume")
+
+
+def test_the_summary_says_whether_forecasts_are_as_sure_as_they_should_be(run, line):
+    outcomes = load_outcomes(run)
+    assert isinstance(outcomes, ClassOutcomes)
+    truth = np.eye(2)[outcomes.labels]
+    sure, unsure = (
+        np.tile(p * truth + (1 - p) * (1 - truth), (2, 1, 1)).astype(np.float32) for p in (0.999, 0.51)
+    )  # fmt: skip
+    known = subject(run)
+
+    def words(samples, labels=outcomes.labels):
+        of = outcomes._replace(samples=samples, labels=labels)
+        return summary(known._replace(outcomes=of, scores=of.scores(20)))
+
+    assert "it could be surer" in words(unsure)
+    assert "too sure of itself" in words(sure, 1 - outcomes.labels)
+    assert "95 % intervals of wave contain" in summary(subject(line))
 
 
 def test_long_names_leave_room_for_the_pictures(run, tmp_path):
@@ -221,15 +286,26 @@ def test_scores_elsewhere_are_shown_if_they_were_measured(run, tmp_path):
         "clean": {"accuracy": 0.95, "nll": 0.2, "ece": 0.01},
         "corruptions": {"mean": scores, "by_severity": cells, "by_corruption": {"fog": cells, "snow": cells}},
         "ood": {"noise": {"entropy": {"auroc": 0.97}, "unlike": {"auroc": 1.0}}},
+        "entropies": {"test": [0.1, 0.2, 0.3], "noise": [0.25, 0.6]},
         "resolutions": [
             {"steps": 8, "evaluations": 16.0, "nll": 0.21},
             {"rtol": 1e-3, "evaluations": 50.0, "nll": 0.2},
         ],
     }
     assert "Where it was not trained" not in report([copy])
-    (copy / "shifts.json").write_text(json.dumps(found))
+    (copy / "shifts.json").write_text(json.dumps({**found, "model": {"epochs": 1}}))
+    assert "Where it was not trained" not in report([copy])  # of the model before it was trained for more epochs
+    (copy / "shifts.json").write_text(json.dumps({**found, "model": {"epochs": 2}}))
     text = report([copy])
-    for words in ("Where it was not trained", "Accuracy under corruption", "0.97", "8 steps", "rtol 0.001", "fog"):
+    for words in (
+        "Where it was not trained",
+        "Accuracy under corruption",
+        "0.97",
+        "8 steps",
+        "rtol 0.001",
+        "fog",
+        "AUROC 0.833",
+    ):
         assert words in text, words
 
 
@@ -322,7 +398,9 @@ def test_tables_sort_pictures_are_there_and_a_phone_shows_it_all(written, tmp_pa
 
 
 def test_tables_and_sections_are_escaped_and_numbers_can_be_sorted():
-    text = table("<c>", ["a", "b"], [["x<y", Cell("1 %", 0.01)], ["z", Cell("2 %", 0.02)]])
+    text = table("<c>", ["a", "b"], [["x<y", Cell("1 %", 0.01)], ["z", Cell("2 %", 0.02, "(<0)")], ["v", Cell("")]])
+    assert "<span>2 %</span> <span>(&lt;0)</span>" in text
+    assert '<td class="number"></td>' in text  # an empty cell does not make a column of words
     assert "&lt;c&gt;" in text
     assert "x&lt;y" in text
     assert 'data-value="0.01"' in text

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sdebnn import cli, metrics, predict, runs
 from sdebnn.corruptions import NAMES, corrupted
 from sdebnn.data import Part
 from sdebnn.forecasters import open_forecaster
+from sdebnn.runs.settings import run_bytes
 from sdebnn.shifts import (
     corruption_scores,
     fitted_to,
@@ -116,12 +118,16 @@ def test_resolutions_are_those_of_evaluate(net, part):
 
 
 @pytest.mark.filterwarnings("ignore:steps=2")
-def test_the_command_keeps_what_it_found_and_prints_one_table(run, capsys, refused, monkeypatch):
+def test_the_command_keeps_what_it_found_and_prints_one_table(run, tmp_path, capsys, refused, monkeypatch):
     command = ["evaluate", str(run), "--draws", "4", "--ood", "noise", "--steps", "2,4"]
     cli.app([*command, "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"clean", "resolutions", "ood"}
-    assert json.loads((run / "shifts.json").read_text()) == found
+    assert set(found) == {"model", "clean", "resolutions", "ood"}
+    kept = json.loads((run / "shifts.json").read_text())
+    entropies = kept.pop("entropies")
+    assert kept == found
+    told = sklearn.metrics.roc_auc_score([0] * 30 + [1] * 30, entropies["test"] + entropies["noise"])
+    assert told == pytest.approx(found["ood"]["noise"]["entropy"]["auroc"], abs=0.02)  # rounded to five digits
     cli.app(command, standalone_mode=False)
     said = capsys.readouterr().out
     assert "AUROC by entropy" in said
@@ -134,6 +140,29 @@ def test_the_command_keeps_what_it_found_and_prints_one_table(run, capsys, refus
     refused(command_of("--rtol", "-1"), r"rtol=-1 must be positive")
     refused(command_of("--ood", "nowhere"), "ood='nowhere' is no data set")
     refused(command_of("--relative-to", str(run)), "add --corruptions")
+    monkeypatch.setattr("sdebnn.shifts.corruption_scores", pytest.fail)  # refused before the long work
+    against = partial(command_of, "--corruptions", "--relative-to")
+    refused(against(str(run.parent)), "is no folder of a run")
+    refused(against(str(run)), "has no scores on corruptions: evaluate it with --corruptions first")
+    refused(against(str(run), "--data", "x.npz"), "and --data is given")
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    (other / "shifts.json").write_text(json.dumps({"corruptions": {"by_corruption": {}}}))
+    record = json.loads((other / "run.json").read_text())
+    facts = {"fingerprint": f"{record['fingerprint'][:-1]}x", "about": runs.read_about(other)._asdict()}
+    (other / "run.json").write_bytes(run_bytes(runs.read_settings(other), (2,), facts))
+    refused(against(str(other)), "was tested on other examples")
+
+
+@pytest.mark.filterwarnings("ignore:steps=2")
+def test_scores_of_a_model_are_not_kept_beside_those_of_another(run, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "shifts.json").write_text(json.dumps({"model": {"epochs": 1}, "corruptions": {}, "entropies": {}}))
+    cli.app(["evaluate", str(copy), "--draws", "2", "--steps", "2,4", "--json"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == {"epochs": 2, "draws": 2, "best": False}
+    assert json.loads((copy / "shifts.json").read_text()) == found
 
 
 def test_what_was_found_may_be_damaged_and_is_refused_in_words(run, tmp_path, refused):

@@ -5,23 +5,34 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sdebnn import runs, shifts
+import numpy as np
+
+from sdebnn import metrics, runs, shifts
+from sdebnn.data import Part, evenly_spaced_rows
 from sdebnn.files import write_whole
 from sdebnn.forecasters import NetForecaster, open_forecaster
+from sdebnn.prediction import predict
+from sdebnn.runs.settings import read_run
+
+SHOWN_IMAGES = 1000  # of each set, in the histogram of a report
 
 
 def shifted_scores(
     run: Path, data: Path | None, draws: int | None, best: bool, *, corruptions: bool, ood: list[str],
     relative_to: Path | None, steps: list[int], rtol: list[float],
 ) -> dict[str, Any]:  # fmt: skip
-    """All that was asked for. What is on the test part is also kept in the folder of the run."""
+    """All that was asked for. What is on the test part is also kept in the folder of the run.
+
+    Before long work, a run to compare with is refused if it has no scores on the same images.
+    """
+    known = None if relative_to is None else _to_compare_with(run, relative_to, data)
     net = open_forecaster(run, draws=draws, best=best)
     assert isinstance(net, NetForecaster)
     if data is None:
         net = net._replace(key=runs.score_key(runs.read_settings(run).seed))  # the draws of the scores that a run keeps
-    known = None if relative_to is None else shifts.known_shifts(relative_to).get("corruptions", {})
     part = runs.scored_part(run, runs.read_settings(run)) if data is None else net.labelled(data)
-    found: dict[str, Any] = {"clean": net.scores_of(part)}
+    model = {"epochs": sum(runs.read_stages(run)), "draws": net.draws, "best": best}
+    found: dict[str, Any] = {"model": model, "clean": net.scores_of(part)}
     if steps or rtol:
         found["resolutions"] = shifts.resolution_scores(net, part, steps=steps, rtol=rtol)
     if ood:
@@ -29,8 +40,39 @@ def shifted_scores(
     if corruptions:
         found["corruptions"] = shifts.corruption_scores(net, part, relative_to=known, say=_say)
     if data is None:
-        kept = {**shifts.known_shifts(run), **found}
+        before = shifts.known_shifts(run)
+        kept = {**before, **found} if before.get("model") == model else {**found}  # not beside those of another model
+        if ood:
+            kept["entropies"] = entropies(net, part, ood)
         write_whole(run / shifts.SHIFTS_FILE, (json.dumps(kept, indent=1) + "\n").encode())
+    return found
+
+
+def _to_compare_with(run: Path, other: Path, data: Path | None) -> dict[str, Any]:
+    """The scores of another run on the corruptions of the same test part."""
+    if data is not None:
+        raise ValueError("--relative-to compares with scores on the test part, and --data is given: leave one out.")
+    if not (other / "run.json").is_file():
+        raise ValueError(f"relative_to={other} is no folder of a run: pass one that sdebnn train made.")
+    known = shifts.known_shifts(other).get("corruptions")
+    if known is None:
+        raise ValueError(f"{other} has no scores on corruptions: evaluate it with --corruptions first.")
+    ours, theirs = (read_run(each)["fingerprint"].split()[2:] for each in (run, other))
+    if ours != theirs:
+        raise ValueError(f"{other} was tested on other examples than {run}: compare runs of one data set.")
+    return known
+
+
+def entropies(net: NetForecaster, part: Part, sets: list[str]) -> dict[str, list[float]]:
+    """The entropies of some forecasts for test images and for images of other sets, for the histogram of a report."""
+    x = np.asarray(part.x)
+    images = {"test": x, **{name: shifts.other_images(name, x) for name in sets}}
+    found = {}
+    for name, each in images.items():
+        some = each[evenly_spaced_rows(len(each), SHOWN_IMAGES)]
+        samples = predict(net.model, some, draws=net.draws, key=net.key, draws_at_once=net.draws_at_once)
+        total = metrics.entropy_split(np.asarray(net.likelihood.center(samples))).total
+        found[name] = [round(float(value), 5) for value in total]
     return found
 
 

@@ -29,7 +29,14 @@ def bands(
         share = 0.16 + 0.6 * i / max(1, len(levels) - 1)
         label = f"{level:.0%} of predictions" if i == 0 else None
         axes.fill_between(
-            np.asarray(x), low, high, color=tuple(paper + share * (ink - paper)), linewidth=0, zorder=1, label=label
+            np.asarray(x),
+            low,
+            high,
+            color=tuple(paper + share * (ink - paper)),
+            linewidth=0,
+            zorder=1,
+            label=label,
+            gid=f"density-{i}",
         )
 
 

@@ -114,6 +114,7 @@ def predicted(
             cmap=SINGLE_HUE,
             linewidths=0.1,
             zorder=1,
+            gid="density",
         )
         group = np.searchsorted(np.linspace(at.min(), at.max(), WINDOWS + 1)[1:-1], at, side="right")
         rows = [group == i for i in range(WINDOWS) if np.sum(group == i) >= WINDOW_LEAST]

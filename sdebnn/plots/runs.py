@@ -13,6 +13,7 @@ from sdebnn.metrics.classes import Numbers
 from sdebnn.plots.elements import end_labels, label_axes, look, vector
 
 SeverityScores = Float[Numbers, "severity member"] | Sequence[Float[Numbers, " _"]]
+START = 0.05  # of the time, which may be left out of the height of learning curves
 WORDS = {
     "loss": "loss (nats per example)", "nll": "NLL (nats per example)", "elbo": "ELBO (nats)", "kl": "KL (nats)",
     "accuracy": "accuracy (share)", "log_likelihood": "log-likelihood (nats)", "gradient_norm": "norm of the gradient",
@@ -56,7 +57,8 @@ def learning_curves(
 ) -> None:
     """A column of metrics.jsonl and one of the validation against epochs, each labelled with its last value.
 
-    Rows without a number in a column are left out of its curve. ``elbo`` is of all training examples, and
+    Rows without a number in a column are left out of its curve. If the first twentieth of the time would take most of
+    the height of the axes, the height leaves it out. ``elbo`` is of all training examples, and
     ``validation_elbo`` of one example. Logarithmic scales are set before the call.
     """
     time = "epoch" if any(_is_number(row.get("epoch")) for row in rows) else "step"
@@ -76,10 +78,20 @@ def learning_curves(
         raise ValueError(
             f"no row holds a number for {column!r} or {validation_column!r}: choose from {', '.join(known) or 'none'}."
         )
+    _leave_out_the_start(axes)
     if max(x for x, _, _, _ in ends) >= 5:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label_axes(axes, time, WORDS.get(column, column.replace("_", " ")))
     end_labels(axes, ends)
+
+
+def _leave_out_the_start(axes: Axes) -> None:
+    """Set the height of axes with a linear scale by the later values, if those have less than a quarter of it."""
+    points = np.concatenate([np.asarray(line.get_xydata(), float) for line in axes.lines])
+    late = points[points[:, 0] >= START * points[:, 0].max(), 1]
+    low, high = late.min(), late.max()
+    if axes.get_yscale() == "linear" and 0 < high - low < 0.25 * np.ptp(points[:, 1]):
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 
 def _is_number(value: object) -> bool:

@@ -75,6 +75,7 @@ def strangeness(
     usual: Float[Numbers, " example"],
     others: Mapping[str, Float[Numbers, " _"]],
     *,
+    name: str = "usual",
     bins: int | None = None,
     score: str = "uncertainty (nats)",
 ) -> None:
@@ -86,7 +87,7 @@ def strangeness(
     if not others:
         raise ValueError("others={} holds no set: pass a dict of the name of each set and its scores.")
     low = vector("usual", usual)
-    sets = {name: vector(f"others[{name!r}]", values) for name, values in others.items()}
+    sets = {other: vector(f"others[{other!r}]", values) for other, values in others.items()}
     if bins is None:
         bins = int(np.clip(2 * np.sqrt(min(map(len, [low, *sets.values()]))), 8, 40))
     check_count("bins", bins, least=2)
@@ -95,15 +96,15 @@ def strangeness(
     edges = np.histogram_bin_edges(every, bins, range=(start, float(every.max())))
     axes.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     density = np.histogram(low, edges, density=True)[0]
-    axes.stairs(density, edges, fill=True, facecolor=SHADE, edgecolor=GREY, linewidth=0.8, zorder=1, label="usual")
+    axes.stairs(density, edges, fill=True, facecolor=SHADE, edgecolor=GREY, linewidth=0.8, zorder=1, label=name)
     highest = density.max()
-    for number, (name, values) in enumerate(sets.items()):
+    for number, (other, values) in enumerate(sets.items()):
         colour, line, _ = look(number)
         density = np.histogram(values, edges, density=True)[0]
         highest = max(highest, density.max())
         axes.stairs(
             density, edges, color=colour, linestyle=line, linewidth=1.5,
-            zorder=2 + number, label=f"{name}, AUROC {metrics.detection(low, values).auroc:.3f}",
+            zorder=2 + number, label=f"{other}, AUROC {metrics.detection(low, values).auroc:.3f}",
         )  # fmt: skip
     top = highest / (1 - legend_share(axes, len(sets) + 1)) ** 2
     axes.set(xlim=(edges[0], edges[-1] + 0.01 * (edges[-1] - edges[0])), ylim=(0, top))
@@ -144,7 +145,9 @@ def uncertainty_split(
         size = float(np.clip(3000 / len(more), 7, 30))
         axes.scatter(more, less, s=size, color=BLUE, edgecolor="white", linewidth=0.4, zorder=2)
     else:
-        axes.hexbin(more, less, gridsize=50, bins="log", mincnt=1, cmap=SINGLE_HUE, linewidths=0.1, zorder=2)
+        axes.hexbin(
+            more, less, gridsize=50, bins="log", mincnt=1, cmap=SINGLE_HUE, linewidths=0.1, zorder=2, gid="density"
+        )
     right, top = (1.05 * float(each.max()) or 1.0 for each in (more, less))
     axes.axline((0, 0), slope=1, color=GREY, linewidth=0.8, zorder=3)
     axes.set(xlim=(-0.02 * right, right), ylim=(-0.02 * top, top))

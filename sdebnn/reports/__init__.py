@@ -6,8 +6,10 @@ from pathlib import Path
 
 from sdebnn import __version__
 from sdebnn.files import write_whole
-from sdebnn.reports import drawing, sections
-from sdebnn.reports.page import MAX_BYTES, Section, figure, page
+from sdebnn.reports import sections
+from sdebnn.reports.comparing import side_by_side
+from sdebnn.reports.illustrations import illustrations
+from sdebnn.reports.page import MAX_BYTES, Section, page
 from sdebnn.reports.subjects import Subject, subject
 
 __all__ = ["Subject", "report", "subject", "write_report"]
@@ -23,10 +25,9 @@ def report(runs: Sequence[Path]) -> str:
     if len({each.label for each in subjects}) < len(subjects):
         subjects = [each._replace(name=f"{each.name} ({i})") for i, each in enumerate(subjects, start=1)]
     parts: list[Section] = [sections.how_it_did(subjects), sections.what_was_trained(subjects)]
-    if len(subjects) > 1 and subjects[0].has_classes:
-        picture = figure(drawing.risk(subjects), "Errors of the most certain", "Lower is better.")
-        parts.append(Section("Side by side", picture))
-    parts += [sections.pictures(each) for each in subjects]
+    if len(subjects) > 1:
+        parts.append(side_by_side(subjects))
+    parts += [illustrations(each) for each in subjects]
     other = sections.elsewhere(subjects)
     parts += [*([] if other is None else [other]), sections.trust(subjects), sections.repeating(subjects)]
     title = f"Report of {', '.join(each.name for each in subjects)}"

@@ -3,7 +3,8 @@
 import hashlib
 import io
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,9 +32,11 @@ THEMED = {
     "#000000": "currentColor", INK: "currentColor", GREY: "var(--soft)", "#ffffff": "var(--paper)",
     SHADE: "var(--band)", SERIES_COLOURS[0]: "var(--deep)", BLUE: "var(--mark)", RED: "var(--wrong)",
     _dark(SERIES_COLOURS[0]): "var(--deep)", _dark(BLUE): "var(--mark)",
+    _dark(SERIES_COLOURS[1]): "var(--warm)", _dark(SERIES_COLOURS[3]): "var(--gold)",
 }  # fmt: skip
 LEVELS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 MAX_POINTS = 3000  # of a scatter, which a page draws one by one
+MAX_CURVE_POINTS = 600
 
 
 def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.6, 3.5)) -> str:
@@ -69,7 +72,15 @@ def _written(figure: Figure) -> str:
     text = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", text)  # equal images have equal names, which nothing refers to
     # Names of parts are those of no other picture on the page; the page decides on the size.
     own = hashlib.sha256(text.encode()).hexdigest()[:8]
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{own}-", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{own}-", text)
+    count = Counter[str]()
+
+    def named(found: re.Match[str]) -> str:
+        count[found[1]] += 1
+        again = "" if count[found[1]] == 1 else f"-again-{count[found[1]]}"
+        return f'id="{own}-{found[1]}{again}"'
+
+    text = re.sub(r'\bid="([^"]*)"', named, text)
     head, rest = text.split(">", 1)
     return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest
 
@@ -82,25 +93,49 @@ def reliability(subject: Subject) -> str:
 
 
 def risk(subjects: list[Subject]) -> str:
-    """The error rate of those most certain, of every run with classes."""
+    """The error of those most certain, of every run: the error rate, or the mean absolute error of the first target."""
 
     def draw(axes: Axes) -> None:
         for each in subjects:
-            if isinstance(each.outcomes, ClassOutcomes):
-                total = metrics.entropy_split(each.outcomes.samples).total
-                plots.risk_coverage_curve(axes, total, each.outcomes.wrong, label=each.label)
+            of = each.outcomes
+            if isinstance(of, ClassOutcomes):
+                plots.risk_coverage_curve(axes, metrics.entropy_split(of.samples).total, of.wrong, label=each.label)
+            else:
+                doubt = np.sqrt(metrics.variance_split(of.mean, of.variance).total[:, 0])
+                error = np.abs(of.mean.mean(0) - of.y)[:, 0]
+                plots.risk_coverage_curve(axes, doubt, error, label=each.label, risk="mean absolute error")
 
     return svg(draw)
 
 
-def severity(subjects: list[Subject], score: str, words: str) -> str:
-    """A score against the severity of corruption, of every run that was evaluated so."""
+def right_and_wrong(outcomes: ClassOutcomes) -> str | None:
+    """The uncertainty of right and of wrong answers; None if there are no two kinds of them."""
+    total, wrong = metrics.entropy_split(outcomes.samples).total, outcomes.wrong
+    if wrong.all() or not wrong.any():
+        return None
+    return svg(lambda axes: plots.strangeness(
+        axes, total[~wrong], {"wrong": total[wrong]}, name="right", score="entropy of the forecast (nats)"
+    ))  # fmt: skip
 
-    def rows(of: dict[str, Any]) -> list[np.ndarray]:
+
+def in_and_out(subject: Subject) -> str:
+    """The uncertainty of test images and of other images."""
+    known = {name: np.array(values) for name, values in subject.shifts["entropies"].items()}
+    usual = known.pop("test")
+    return svg(lambda axes: plots.strangeness(axes, usual, known, name="test", score="entropy of the forecast (nats)"))
+
+
+def severity(groups: Sequence[list[Subject]], score: str, words: str) -> str:
+    """A score against the severity of corruption, of all runs of a group together."""
+
+    def rows(of: dict[str, Any]) -> np.ndarray:
         cells = of["corruptions"]["by_corruption"].values()
-        return [np.array([of["clean"][score]]), *(np.array([cell[i][score] for cell in cells]) for i in range(5))]
+        return np.array([[of["clean"][score]] * len(cells), *([cell[i][score] for cell in cells] for i in range(5))])
 
-    known = {each.label: rows(each.shifts) for each in subjects if "corruptions" in each.shifts}
+    known = {}
+    for group in groups:
+        seeds = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        known[f"{group[0].label}{seeds}"] = np.concatenate([rows(each.shifts) for each in group], axis=1)
     return svg(partial(plots.severity, scores=known, score=words))
 
 
@@ -113,7 +148,7 @@ def split(subject: Subject) -> str:
     _, reducible, noise = metrics.variance_split(outcomes.mean, outcomes.variance)
     return svg(
         lambda axes: plots.uncertainty_split(
-            axes, np.sqrt(reducible[:, 0]), np.sqrt(noise[:, 0]), unit=f"standard deviation of {outcomes.names[0]}"
+            axes, np.sqrt(reducible[:, 0]), np.sqrt(noise[:, 0]), unit=f"std of {outcomes.names[0]:.14}"
         )
     )
 
@@ -151,7 +186,8 @@ def line(subject: Subject) -> str | None:
         plots.bands(axes, at, outcomes.targets[:, rows, 0])
         plots.observations(axes, at, outcomes.y[rows, 0], label="test data")
         plots.label(axes, "", "x", outcomes.names[0])
-        axes.legend(frameon=False, fontsize=8)
+        for i, handle in enumerate(axes.legend(frameon=False, fontsize=8).get_patches()):
+            handle.set_gid(f"density-legend-{i}")
 
     return svg(draw, (9.2, 3.6))
 
@@ -188,7 +224,14 @@ def curves(subject: Subject) -> list[tuple[str, str]]:
     found = []
     for name, column, validation in wanted:
         if any(isinstance(row.get(column), float) for row in subject.curve):
-            rows = subject.curve
+            rows = _thinned(subject.curve, column) + _thinned(subject.curve, validation or "")
             draw = partial(plots.learning_curves, rows=rows, column=column, validation_column=validation)
             found.append((name, svg(draw)))
     return found
+
+
+def _thinned(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    """At most ``MAX_CURVE_POINTS`` rows with a number in a column, and nothing but that number; the last is kept."""
+    filled = [{"epoch": row["epoch"], column: row[column]} for row in rows if isinstance(row.get(column), int | float)]
+    step = -(-len(filled) // MAX_CURVE_POINTS) or 1
+    return filled[::-step][::-1]

@@ -9,10 +9,10 @@ MAX_BYTES = 5_000_000
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1e; --paper: #fdfdfb; --soft: #5b5d63; --line: #d5d6d8; --mark: #2a6f97;
-  --shade: #f1f3f3; --band: #cddce6; --deep: #12304f; --wrong: #b5432a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #16181b; --soft: #a9adb5; --line: #3a3e45;
-  --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; --wrong: #f08a6c; }
-  .density image { filter: invert(1) hue-rotate(180deg); } }
+  --shade: #f1f3f3; --band: #cddce6; --deep: #12304f; --wrong: #b5432a; --warm: #a85b47; --gold: #846829; }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #16181b; --soft: #a9adb5;
+  --line: #3a3e45; --mark: #7cc0e4; --shade: #1f2327; --band: #2c4354; --deep: #d7e6f2; --wrong: #f08a6c;
+  --warm: #f0a58f; --gold: #e9c46a; } .density image, [id*="-density"] { filter: invert(1) hue-rotate(180deg); } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
@@ -24,20 +24,22 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0
 caption { text-align: left; color: var(--soft); padding: 0.2rem 0; }
 th, td { padding: 0.28rem 0.9rem 0.28rem 0; text-align: left; border-bottom: 1px solid var(--line);
   vertical-align: baseline; }
-td.number, th.number { text-align: right; white-space: nowrap; }
+td.number, th.number { text-align: right; } td.number span { white-space: nowrap; display: inline-block; }
+td:not(.number) { min-width: 12rem; } th button { white-space: nowrap; }
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th button::after { content: " \\2195"; color: var(--soft); }
 th[aria-sort="ascending"] button::after { content: " \\2191"; }
 th[aria-sort="descending"] button::after { content: " \\2193"; }
 button:focus-visible, a:focus-visible, .wide:focus-visible { outline: 2px solid var(--mark); outline-offset: 2px; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0.6rem 0; } figure svg, figure img { width: 100%; height: auto; color: var(--ink); }
 figure svg text { fill: currentColor; }
 figcaption { color: var(--soft); font-size: 0.9rem; max-width: 44rem; }
 pre { background: var(--shade); padding: 0.7rem 0.9rem; overflow-x: auto; border-radius: 4px; }
 .note { border-left: 3px solid var(--mark); padding: 0.1rem 0 0.1rem 0.9rem; }
-@media (max-width: 40rem) { td:not(.number) { min-width: 10rem; } }
-@media print { body { max-width: none; font-size: 11px; } nav, th button::after { display: none; }
+@media print { :root { font-size: 10px; } body { max-width: none; font-size: 1rem; padding: 0; }
+  .pictures { grid-template-columns: repeat(3, 1fr); } .wide { overflow: visible; }
+  nav, th button::after { display: none; }
   figure, tr { break-inside: avoid; } h2 { break-after: avoid; } }
 """
 
@@ -67,10 +69,11 @@ for (const table of document.querySelectorAll("table.sorts")) {
 
 
 class Cell(NamedTuple):
-    """Text of a table, and the number by which it is sorted, if it is one."""
+    """Text of a table, the number by which it is sorted, if it is one, and what stands beside or below it."""
 
     text: str
     value: float | None = None
+    note: str = ""
 
 
 class Section(NamedTuple):
@@ -98,7 +101,7 @@ def paragraph(text: str, style: str = "") -> str:
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell | str]], *, sorts: bool = True) -> str:
     """A table whose columns sort when their heads are clicked. The first cell of a row is its head."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    numeric = [all(row[i].value is not None for row in cells) and bool(cells) for i in range(len(heads))]
+    numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(heads))]
     head = "".join(
         f'<th scope="col"{_number(numeric[i])}>'
         + (f'<button type="button">{escaped(name)}</button>' if sorts else escaped(name))
@@ -115,6 +118,12 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell | str
     )
 
 
+def _is_numeric(column: Sequence[Cell]) -> bool:
+    """Whether each cell that is not empty is a number, and there is one."""
+    filled = [cell for cell in column if cell.text]
+    return bool(filled) and all(cell.value is not None for cell in filled)
+
+
 def _number(is_number: bool) -> str:
     return ' class="number"' if is_number else ""
 
@@ -123,7 +132,10 @@ def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value!r}"'
     if is_head:
         return f'<th scope="row"{value}>{escaped(cell.text)}</th>'
-    return f"<td{_number(is_number)}{value}>{escaped(cell.text)}</td>"
+    words = (
+        escaped(cell.text) if not cell.note else f"<span>{escaped(cell.text)}</span> <span>{escaped(cell.note)}</span>"
+    )
+    return f"<td{_number(is_number)}{value}>{words}</td>"
 
 
 def figure(svg: str, title: str, caption: str, *, style: str = "") -> str:

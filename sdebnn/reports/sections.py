@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from sdebnn.metrics import Estimate
-from sdebnn.outcomes import ClassOutcomes, NumberOutcomes
+from sdebnn.outcomes import ClassOutcomes
 from sdebnn.reports import drawing
+from sdebnn.reports.comparing import seed_groups
 from sdebnn.reports.page import Cell, Section, escaped, figure, figures, paragraph, table
 from sdebnn.reports.subjects import Subject
 
@@ -44,7 +45,7 @@ def _cell(name: str, found: Estimate | None) -> Cell:
     if found is None:
         return Cell("")
     low, high = shown_score(name, found.lower), shown_score(name, found.upper)
-    return Cell(f"{shown_score(name, found.value)}  ({low} to {high})", found.value)
+    return Cell(shown_score(name, found.value), found.value, f"({low} to {high})")
 
 
 def how_it_did(subjects: list[Subject]) -> Section:
@@ -61,7 +62,34 @@ def how_it_did(subjects: list[Subject]) -> Section:
         "training. Where chance can only raise a score, as with a calibration error near zero, the interval lies above."
     )
     heads = ["score", *(each.name for each in subjects), "what it is", "better"]
-    return Section("How it did, and how sure that is", paragraph(words) + table("Scores on the test part", heads, rows))
+    body = "".join(paragraph(summary(each), "note") for each in subjects) + paragraph(words)
+    return Section("How it did, and how sure that is", body + table("Scores on the test part", heads, rows))
+
+
+def summary(subject: Subject) -> str:
+    """How good the forecasts are, and whether they are as sure as they should be, in a sentence or two."""
+    outcomes, scores, count = subject.outcomes, subject.scores, f"{_examples(subject):,} test examples"
+    if isinstance(outcomes, ClassOutcomes):
+        right, sure = scores["accuracy"], float(outcomes.probs.max(-1).mean())
+        words = (
+            f"{subject.name} is right about {_with_interval('accuracy', right)} of {count}, and sure of its answers "
+        )
+        words += f"to {100 * sure:.1f} % in the mean: "
+        return words + _judged(sure, right, "it is too sure of itself", "it could be surer", "that fits")
+    inside = scores["coverage_95"]
+    words = f"The 95 % intervals of {subject.name} contain {_with_interval('coverage_95', inside)} of {count}: "
+    words += _judged(0.95, inside, "they are too narrow", "they are too wide", "that fits")
+    return f"{words} Its mean misses by {_with_interval('rmse', scores['rmse'])} (root mean square)."
+
+
+def _judged(claimed: float, found: Estimate, above: str, below: str, fits: str) -> str:
+    """What it means that a share was claimed, and another one found."""
+    return f"{above if claimed > found.upper else below if claimed < found.lower else fits}."
+
+
+def _with_interval(name: str, found: Estimate) -> str:
+    low, high = shown_score(name, found.lower), shown_score(name, found.upper)
+    return f"{shown_score(name, found.value)} ({low} to {high})"
 
 
 def _better(name: str) -> str:
@@ -118,69 +146,9 @@ def _takes(contract: dict[str, Any]) -> str:
         names = [column["name"] for column in contract["columns"]]
         return f"{len(names)} columns: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
     shape = " by ".join(map(str, contract["shape"]))
-    return f"images of {shape}, bytes" if contract["kind"] == "images" else f"{shape} numbers"
-
-
-def pictures(subject: Subject) -> Section:
-    """Every plot of one run."""
-    outcomes, found = subject.outcomes, []
-    if isinstance(outcomes, ClassOutcomes):
-        found.append(
-            figure(
-                drawing.reliability(subject), "Calibration", "How often the forecast is right, against how sure it is."
-            )
-        )
-    else:
-        found += _of_numbers(outcomes)
-    found.append(
-        figure(
-            drawing.split(subject),
-            "Uncertainty by its source",
-            "Reducible by more data, against noise; one example a dot.",
-        )
-    )
-    found += [figure(svg, name, "Over the epochs of training.") for name, svg in drawing.curves(subject)]
-    body = figures(found)
-    grid, line = drawing.pictures(subject), drawing.line(subject)
-    if line is not None:
-        body = figure(line, "The forecast along the line", "Bands contain 20 to 95 % of predictions.") + body
-    if grid is not None:
-        body += figure(
-            grid,
-            "Images that tell most",
-            "First the surest mistakes, then the least certain, then the surest right ones.",
-        )
-    depth = drawing.over_depth(subject)
-    if depth is not None:
-        body += figure(depth, "Weights and hidden units over depth", _about_depth(subject), style="density")
-    return Section(f"Pictures of {subject.name}", body)
-
-
-def _about_depth(subject: Subject) -> str:
-    """What the densities over depth are of."""
-    found = subject.depths
-    assert found is not None
-    place = "the random block" if found.blocks == 1 else f"the first of {found.blocks} random blocks"
-    if found.nets > 1:
-        place += f" of the first of {found.nets} nets"
     return (
-        f"{len(found.weights)} draws from the posterior of {place}, three of them as lines; darker is more probable, "
-        f"and every depth has its own scale. Top: of its {found.weight_count:,} weights (standardised) the one whose "
-        "mean, in other draws, moves furthest from depth 0 to 1, the one that moves further than three quarters of "
-        f"all, and the middle one. Below: of its {found.unit_count:,} hidden units those chosen in the same way, for "
-        "the test examples about which the forecast is surest and least sure, among those that the run keeps. All "
-        "draws start from the same hidden units."
+        f"images of {shape}, bytes" if contract["kind"] == "images" else f"{shape} number{'' if shape == '1' else 's'}"
     )
-
-
-def _of_numbers(outcomes: NumberOutcomes) -> list[str]:
-    return [
-        figure(drawing.predicted(outcomes), "Predicted and true", "Each with its 95 % interval."),
-        figure(drawing.coverage(outcomes), "Coverage", "How many targets lie in an interval, against how many should."),
-        figure(
-            drawing.pit(outcomes), "Ranks of the truth (PIT)", "Flat if the forecast is right; a hump means too wide."
-        ),
-    ]
 
 
 def trust(subjects: list[Subject]) -> Section:
@@ -246,10 +214,11 @@ def elsewhere(subjects: list[Subject]) -> Section | None:
     """How the runs do under corruptions, on strange images and at other resolutions; None if none was evaluated so."""
     body = ""
     if any("corruptions" in each.shifts for each in subjects):
-        words = "Test images under 19 corruptions: median, quartiles and extremes over the corruptions."
+        words = "Test images under 19 corruptions: median, quartiles and extremes over the corruptions, and over seeds."
+        groups = seed_groups([each for each in subjects if "corruptions" in each.shifts])
         body += figures([
-            figure(drawing.severity(subjects, "accuracy", "accuracy (share)"), "Accuracy under corruption", words),
-            figure(drawing.severity(subjects, "ece", "ECE (share)"), "Calibration error under corruption", words),
+            figure(drawing.severity(groups, "accuracy", "accuracy (share)"), "Accuracy under corruption", words),
+            figure(drawing.severity(groups, "ece", "ECE (share)"), "Calibration error under corruption", words),
         ])  # fmt: skip
     for each in subjects:
         if "corruptions" in each.shifts:
@@ -258,18 +227,24 @@ def elsewhere(subjects: list[Subject]) -> Section | None:
             rows.insert(
                 0, ["clean", *(_score(name, each.shifts["clean"][name]) for name in ("accuracy", "nll", "ece"))]
             )
-            body += table(f"Corruptions of {each.name}, means over severities", ["", "accuracy", "nll", "ece"], rows)
+            body += table(
+                f"Corruptions of {each.name}, means over severities", ["corruption", "accuracy", "nll", "ece"], rows
+            )
         if "ood" in each.shifts:
             sets = each.shifts["ood"]
             heads = ["other images", *(f"AUROC by {score}" for score in next(iter(sets.values())))]
             rows = [[name, *(_score("auroc", of["auroc"]) for of in scores.values())] for name, scores in sets.items()]
             body += table(f"How well {each.name} tells other images from its own", heads, rows)
+        if "entropies" in each.shifts:
+            words = f"The forecasts of {each.name} for test images and for images of other sets, up to 1,000 of each."
+            body += figures([figure(drawing.in_and_out(each), "Uncertainty in and out of distribution", words)])
         if "resolutions" in each.shifts:
+            names = ("evaluations", "nll", "ece" if each.has_classes else "rmse")
             rows = [
-                [_resolution(of), *(_score(name, of[name]) for name in ("evaluations", "nll"))]
+                [_resolution(of), *(_score(name, of[name]) if name in of else "" for name in names)]
                 for of in each.shifts["resolutions"]
             ]
-            body += table(f"{each.name} at other resolutions of the solver", ["solver", "evaluations", "nll"], rows)
+            body += table(f"{each.name} at other resolutions of the solver", ["solver", *names], rows)
     return Section("Where it was not trained", body) if body else None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ class Subject(NamedTuple):
     contract: dict[str, Any]  # what it takes, and what it predicts
     curve: list[dict[str, Any]]  # of metrics.jsonl
     examples: tuple[np.ndarray, np.ndarray] | None  # some of the examples, and their numbers
+    settings: dict[str, Any]  # that were asked for
     command: str  # that makes it again
     shifts: dict[str, Any]  # of shifts.json: scores on corruptions, on strange images, at other resolutions
     depths: Depths | None  # weights and hidden units over depth, if the net is kept
@@ -59,11 +61,13 @@ def subject(run: Path) -> Subject:
         raise ValueError(f"{run} is no folder of a run: pass one that sdebnn train made.")
     if not (run / "result.json").exists():
         raise ValueError(f"{run} has no scores yet: train it to its end, by sdebnn train with --resume.")
-    result, outcomes = read_result(run / "result.json"), load_outcomes(run)
+    result, outcomes, shifts = read_result(run / "result.json"), load_outcomes(run), known_shifts(run)
+    if "model" in shifts and shifts["model"].get("epochs") != result.get("epochs"):
+        shifts = {}  # of the model before it was trained for more epochs
     examples = load_examples(run, len(outcomes.labels if isinstance(outcomes, ClassOutcomes) else outcomes.y))
     return Subject(
         run.resolve().name, run, result, outcomes, outcomes.scores(), _contract(run), _curve(run),
-        examples, _command(run, result), known_shifts(run),
+        examples, _settings(run, result), _command(run, result), shifts,
         None if examples is None else depths(run, *examples, outcomes),
     )  # fmt: skip
 
@@ -96,21 +100,28 @@ def _curve(run: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _command(run: Path, result: dict[str, Any]) -> str:
-    """The command that trains the same again."""
+def _settings(run: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for: the options of the command."""
     if is_table_run(run):
-        asked = read_record(run / "run.json", TABLE_KIND, {})["asked"]
-        parts = [
-            f"--data {shlex.quote(asked['data'])}",
-            *_options(asked, {"test": 0.1, "members": 5, "kl_weight": 1.0, "words": []}),
-        ]
+        return read_record(run / "run.json", TABLE_KIND, {})["asked"]
+    return {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
+
+
+def _command(run: Path, result: dict[str, Any]) -> str:
+    """The command that trains the same again; of a run that went on, one for each stage."""
+    settings = _settings(run, result)
+    usual = {"preset": "ours", "validation": 0.1}
+    stages: list[int] = []
+    if is_table_run(run):
+        usual = {"test": 0.1, "members": 5, "kl_weight": 1.0, "words": []}
     else:
-        settings = {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
-        parts = [
-            f"--data {shlex.quote(str(settings.pop('data')))}",
-            *_options(settings, {"preset": "ours", "validation": 0.1}),
-        ]
-    return " ".join(["sdebnn train", *parts, f"--out {shlex.quote(run.resolve().name)}"])
+        stages = list(accumulate(read_stages(run)))
+    data, out = (shlex.quote(str(name)) for name in (settings["data"], run.resolve().name))
+    commands = []
+    for number, each in enumerate([{"epochs": epochs} for epochs in stages] or [{}]):
+        parts = [f"--data {data}", *_options({**settings, **each}, usual), f"--out {out}", *["--resume"] * (number > 0)]
+        commands.append(" ".join(["sdebnn train", *parts]))
+    return "\n".join(commands)
 
 
 def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
