@@ -52,7 +52,11 @@ class ClassOutcomes(NamedTuple):
         return self.probs.argmax(-1) != self.labels
 
     def scores(self, resamples: int = RESAMPLES) -> dict[str, Estimate]:
-        """The scores of the averaged forecast, each with its bootstrap interval over the examples."""
+        """The scores of the averaged forecast, each with an interval over the examples: bootstrap, or exact for shares.
+
+        In the NLL, a probability of 0 counts as 1e-300. The AUROC of mistakes is left out unless there are right and
+        wrong answers.
+        """
         probs, labels = self.probs, self.labels
         nll = -np.log(np.maximum(probs[np.arange(len(labels)), labels], 1e-300))
         total, reducible, _ = metrics.entropy_split(self.samples)
@@ -62,7 +66,6 @@ class ClassOutcomes(NamedTuple):
             return lambda rows: metrics.ece(probs[None, rows], labels[rows], **how)
 
         found = {
-            "accuracy": lambda rows: 1 - wrong[rows].mean(),
             "nll": lambda rows: nll[rows].mean(),
             "brier": lambda rows: metrics.brier(probs[None, rows], labels[rows]),
             "ece10": calibration(bins=10),
@@ -74,7 +77,7 @@ class ClassOutcomes(NamedTuple):
             "entropy": lambda rows: total[rows].mean(),
             "entropy_reducible": lambda rows: reducible[rows].mean(),
         }
-        scores = _estimates(found, len(labels), resamples)
+        scores = {"accuracy": metrics.share(~wrong), **_estimates(found, len(labels), resamples)}
         if wrong.any() and not wrong.all():
             scores["auroc_of_mistakes"] = metrics.bootstrap(
                 lambda right, mistaken: metrics.detection(total[~wrong][right], total[wrong][mistaken]).auroc,
@@ -100,7 +103,10 @@ class NumberOutcomes(NamedTuple):
         return np.asarray(low), np.asarray(high)
 
     def scores(self, resamples: int = RESAMPLES) -> dict[str, Estimate]:
-        """The scores of the forecast, each with its bootstrap interval over the examples."""
+        """The scores of the forecast, each with its interval over the examples: bootstrap, or exact for shares.
+
+        The interval of the coverage of several targets is a bootstrap one, for an example's targets are dependent.
+        """
         mean, (low, high), y = self.mean.mean(0), self.interval(), self.y
         total, reducible, _ = metrics.variance_split(self.mean, self.variance)
         inside = (low <= y) & (y <= high)
@@ -115,7 +121,8 @@ class NumberOutcomes(NamedTuple):
             "std": lambda rows: np.sqrt(total[rows].mean()),
             "std_reducible": lambda rows: np.sqrt(reducible[rows].mean()),
         }
-        return _estimates(found, len(y), resamples)
+        scores = _estimates(found, len(y), resamples)
+        return scores if y.shape[1] > 1 else {**scores, "coverage_95": metrics.share(inside[:, 0])}
 
 
 Outcomes = ClassOutcomes | NumberOutcomes
@@ -133,15 +140,23 @@ def outcomes_of(
     center = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):
         names = [str(i) for i in range(center.shape[-1])] if names is None else names
-        return ClassOutcomes(center, np.asarray(y), tuple(names))
+        return _fitting(ClassOutcomes(center, np.asarray(y), tuple(names)))
     names = names or (["y"] if center.shape[-1] == 1 else [f"y{i + 1}" for i in range(center.shape[-1])])
     keys = jax.random.split(key, -(-TARGETS // len(center)))
     targets = np.concatenate([np.asarray(likelihood.sample(samples, key=each)) for each in keys])
     log_prob = logsumexp(jnp.asarray(likelihood.log_prob(samples, y)), axis=0) - np.log(len(center))
-    return NumberOutcomes(
+    return _fitting(NumberOutcomes(
         center, np.asarray(likelihood.variance(samples)), targets, np.asarray(log_prob), np.asarray(y, center.dtype),
         tuple(names),
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _fitting(made: Outcomes) -> Outcomes:
+    """The outcomes, if their parts fit together."""
+    wrong = _misfit(made)
+    if wrong is not None:
+        raise ValueError(f"forecasts and targets do not fit together ({wrong}): pass the targets of these examples.")
+    return made
 
 
 def save_outcomes(folder: Path, outcomes: Outcomes) -> None:
@@ -209,7 +224,8 @@ def _misfit(made: Outcomes) -> str | None:
             return f"{made.samples.shape} and {made.labels.shape} for {len(made.names)} classes"
         if made.labels.dtype.kind not in "iu" or made.labels.min() < 0 or made.labels.max() >= classes:
             return "labels beyond the classes"
-        return None
+        sums = np.asarray(made.samples, float).sum(-1)
+        return None if made.samples.min() >= 0 and np.allclose(sums, 1, atol=1e-3) else "no probabilities"
     shapes = {array.shape[1:] for array in (made.mean, made.variance, made.targets)} | {made.y.shape}
     if len(shapes) != 1 or made.y.ndim != 2 or not made.y.size or made.log_prob.shape != made.y.shape[:1]:
         return "their shapes differ"

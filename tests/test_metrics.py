@@ -315,6 +315,46 @@ def test_a_bootstrap_interval_has_the_coverage_that_it_says():
     assert 0.05 < both.upper - both.lower < 0.3  # Hanley and McNeil: a standard error of 0.042
 
 
+@pytest.mark.parametrize(("hits", "count"), [(0, 1), (1, 1), (0, 18), (18, 18), (7, 18), (950, 1000)])
+def test_the_interval_of_a_share_is_that_of_scipy(hits, count):
+    found = metrics.share(np.arange(count) < hits, 0.9)
+    expected = stats.binomtest(hits, count).proportion_ci(0.9, "exact")
+    np.testing.assert_allclose(found, (hits / count, expected.low, expected.high), atol=1e-12)
+
+
+def test_one_example_says_nothing_about_others():
+    assert metrics.bootstrap(lambda rows: 0.25, 1) == (0.25, -np.inf, np.inf)
+    assert metrics.bootstrap(lambda a, b: 0.25, 40, 1) == (0.25, -np.inf, np.inf)
+    assert np.isfinite(metrics.bootstrap(lambda rows: rows.mean(), 2)).all()
+
+
+def test_infinite_scores_are_the_highest_and_the_lowest():
+    rng = np.random.default_rng(3)
+    usual, strange = rng.normal(size=50), rng.normal(1, 1, 40)
+    usual[:6], usual[6:9], strange[:8], strange[8:10] = -np.inf, np.inf, np.inf, -np.inf
+    finite = [np.clip(each, -1e3, 1e3) for each in (usual, strange)]
+    np.testing.assert_allclose(metrics.detection(usual, strange), metrics.detection(*finite))
+    truth, scores = np.repeat([0, 1], [50, 40]), np.concatenate(finite)
+    found = metrics.detection(usual, strange)
+    assert found.auroc == pytest.approx(sklearn.metrics.roc_auc_score(truth, scores))
+    assert found.aupr_strange == pytest.approx(sklearn.metrics.average_precision_score(truth, scores))
+    assert found.aupr_usual == pytest.approx(sklearn.metrics.average_precision_score(1 - truth, -scores))
+
+
+def test_stated_conventions_at_the_edges():
+    assert metrics.nll(np.full((2, 1), -np.inf)) == np.inf  # what was held impossible, and happened
+    assert metrics.accuracy(np.full((1, 1, 2), 0.5), np.array([1])) == 0  # of equal probabilities, the first is said
+    assert metrics.accuracy(np.full((1, 1, 2), 0.5), np.array([0])) == 1
+    assert metrics.interval_score(Y - np.inf, Y + np.inf, Y) == np.inf
+    total, reducible, noise = metrics.entropy_split(P)  # of one draw, all is noise
+    np.testing.assert_allclose(total, stats.entropy(P[0], axis=-1))
+    assert (reducible == 0).all()
+    assert (noise == total).all()
+    assert metrics.variance_split(D, np.full(D.shape, np.inf)).noise.max() == np.inf  # Cauchy's
+
+
+P = np.array([[[0.9, 0.1], [0.3, 0.7]]])
+D, Y = np.random.default_rng(1).normal(size=(6, 2, 1)), np.zeros((2, 1))
 BAD = {
     "no strange examples": (lambda: metrics.detection(np.ones(3), np.ones(0)), "strange has shape (0,)"),
     "NaN in a score": (lambda: metrics.detection(np.ones(3), np.array([1.0, np.nan])), "strange holds NaN"),
@@ -334,6 +374,42 @@ BAD = {
     "no examples to draw": (lambda: metrics.bootstrap(lambda: 0.0), "len(labels)"),
     "splits of other shapes": (lambda: metrics.variance_split(np.ones((2, 2, 1)), np.ones((2, 3, 1))), "(2, 3, 1)"),
     "one draw": (lambda: metrics.entropy_split(np.ones((2, 2))), "(draws, examples, classes)"),
+    "labels of floats": (lambda: metrics.accuracy(P, np.zeros(2)), "labels are of float64"),
+    "labels of truth": (lambda: metrics.ece(P, np.zeros(2, bool)), "labels are of bool"),
+    "a list of labels": (lambda: metrics.reliability(P, [0, 1]), "labels are of list"),
+    "a list of samples": (lambda: metrics.brier(P.tolist(), np.zeros(2, int)), "samples is a list"),
+    "truth as probabilities": (lambda: metrics.brier(P > 0.5, np.zeros(2, int)), "samples has dtype bool"),
+    "no examples": (lambda: metrics.ece(P[:, :0], np.zeros(0, int)), "shape (1, 0, 2)"),
+    "negative probabilities": (lambda: metrics.accuracy(np.array([[[-0.5, 1.5]]]), np.zeros(1, int)), "add up to 1"),
+    "a label below 0": (lambda: metrics.accuracy(P, np.array([0, -1])), "class -1"),
+    "entropy of NaN": (lambda: metrics.entropy_split(P * np.nan), "NaN"),
+    "entropy of logits": (lambda: metrics.entropy_split(P * 3), "add up to 1"),
+    "a negative variance": (lambda: metrics.variance_split(D, -np.ones(D.shape)), "variances NaN or numbers below 0"),
+    "means of NaN": (lambda: metrics.variance_split(D * np.nan, D), "means hold NaN"),
+    "log-probabilities of NaN": (lambda: metrics.nll(np.full((2, 3), np.nan)), "log_probs hold NaN"),
+    "an infinite density": (lambda: metrics.nll(np.full((2, 3), np.inf)), "log_probs hold NaN or inf"),
+    "a negative weight": (lambda: metrics.nll(np.zeros((2, 3)), np.array([1.0, -1, 1])), "weights must be finite"),
+    "no weight": (lambda: metrics.nll(np.zeros((2, 3)), np.zeros(3)), "not all 0"),
+    "rmse of NaN": (lambda: metrics.rmse(D * np.nan, Y), "samples holds NaN"),
+    "coverage of NaN": (lambda: metrics.coverage(D, Y * np.nan), "y holds NaN"),
+    "pit of NaN": (lambda: metrics.pit(D, Y * np.nan), "y holds NaN"),
+    "pit of an infinite draw": (lambda: metrics.pit(np.where(D.max() == D, np.inf, D), Y), "samples holds NaN"),
+    "crps of an infinite draw": (lambda: metrics.crps(np.where(D.max() == D, np.inf, D), Y), "samples holds NaN"),
+    "crps of truth": (lambda: metrics.crps(D > 0, Y), "samples has dtype bool"),
+    "an interval of NaN": (lambda: metrics.interval(D * np.nan), "samples holds NaN"),
+    "an interval score of NaN": (lambda: metrics.interval_score(Y * np.nan, Y, Y), "lower or upper hold NaN"),
+    "quantiles of NaN": (lambda: metrics.pinball(D[:2] * np.nan, Y, np.array([0.1, 0.9])), "quantiles hold NaN"),
+    "no quantile": (lambda: metrics.pinball(D[:0], Y, np.zeros(0)), "quantiles have shape (0, 2, 1)"),
+    "accuracy of losses": (
+        lambda: metrics.risk_coverage(np.arange(3.0), np.array([5.0, 6, 7])).accuracy_at(1.0), "have no accuracy",
+    ),
+    "a score that is NaN": (lambda: metrics.bootstrap(lambda rows: np.nan, 3), "the score of some examples is NaN"),
+    "a score that may be NaN": (
+        lambda: metrics.bootstrap(lambda rows: 1.0 if 0 in rows else np.nan, 3), "the score of some examples is NaN",
+    ),
+    "one resample": (lambda: metrics.bootstrap(lambda rows: 1.0, 3, resamples=1), "resamples=1"),
+    "a share of numbers": (lambda: metrics.share(np.ones(3)), "hits have shape (3,) of float64"),
+    "a share of none": (lambda: metrics.share(np.zeros(0, bool)), "hits have shape (0,)"),
 }  # fmt: skip
 
 

@@ -122,3 +122,24 @@ def test_number_outcomes_of_two_targets_have_two_names():
     assert found.names == ("y1", "y2")
     assert found.targets.shape == (201, 10, 2)
     assert abs(found.targets.std() - 1) < 5 / np.sqrt(2 * found.targets.size)
+
+
+def test_what_does_not_fit_together_is_refused_when_it_is_made(refused):
+    logits, key = jnp.zeros((2, 3, 4)), jax.random.key(0)
+    refused(lambda: outcomes_of(Categorical(), logits, jnp.array([0, 1, 4]), key=key), "labels beyond the classes")
+    refused(lambda: outcomes_of(Categorical(), logits, jnp.array([0, 1]), key=key), "do not fit together")
+    refused(lambda: outcomes_of(Categorical(), logits, jnp.array([0.0, 1, 2]), key=key), "labels beyond the classes")
+    refused(lambda: outcomes_of(Categorical(), logits, jnp.array([0, 1, 2]), ["a"], key=key), "for 1 classes")
+
+
+def test_right_answers_to_all_of_few_questions_leave_room_for_doubt():
+    samples = np.tile(np.eye(2), (2, 9, 1))
+    found = ClassOutcomes(samples, np.arange(18) % 2, ("a", "b")).scores(20)["accuracy"]
+    assert found.value == found.upper == 1
+    assert found.lower == pytest.approx(0.025 ** (1 / 18))  # all right with probability p^18
+
+
+def test_forged_probabilities_are_refused(classes, tmp_path):
+    save_outcomes(tmp_path, classes._replace(samples=2 * classes.samples))
+    with pytest.raises(ValueError, match="no probabilities"):
+        load_outcomes(tmp_path)

@@ -1,6 +1,6 @@
 """Scores of forecasts: of classes, of numbers, of orderings, and of uncertainty by its source."""
 
-from sdebnn.metrics.bootstrap import Estimate, bootstrap
+from sdebnn.metrics.bootstrap import Estimate, bootstrap, share
 from sdebnn.metrics.classes import (
     BrierParts,
     Reliability,
@@ -19,5 +19,5 @@ from sdebnn.metrics.targets import coverage, crps, crps_of_each, interval, inter
 __all__ = [
     "BrierParts", "Detection", "Estimate", "Reliability", "RiskCoverage", "Split", "accuracy", "bootstrap", "brier",
     "brier_parts", "classwise_ece", "coverage", "crps", "crps_of_each", "detection", "ece", "entropy_split", "interval",
-    "interval_score", "nll", "pinball", "pit", "reliability", "risk_coverage", "rmse", "variance_split",
+    "interval_score", "nll", "pinball", "pit", "reliability", "risk_coverage", "rmse", "share", "variance_split",
 ]  # fmt: skip

@@ -1,6 +1,10 @@
 """Scores of forecasts of a class. Samples are probabilities, "draw example class", and a forecast averages over draws.
 
 Probabilities are averaged, never logits or log-probabilities:   p(y | x) = E_w[ p(y | x, w) ].
+
+What is no probability or no label is an error: NaN, negative values, sums over the classes that differ from 1 by more
+than 0.001, labels that are no whole numbers or no class. Of several classes with the highest probability, the first one
+is said. A class that no example has counts like any other.
 """
 
 from typing import Literal, NamedTuple
@@ -19,22 +23,43 @@ Labels = Int[Numbers, " example"]
 Binning = Literal["width", "mass"]
 
 
+def check_probabilities(samples: ClassSamples) -> None:
+    """Refuse samples that are not class probabilities."""
+    check_is_array("samples", samples)
+    if samples.ndim != 3 or samples.size == 0:
+        raise ValueError(f"samples have shape {samples.shape}: pass (draws, examples, classes).")
+    if isinstance(samples, Tracer):
+        return
+    if not np.all(np.isfinite(samples)):
+        raise ValueError("samples hold NaN or infinite probabilities: look for a model that blew up.")
+    if not np.allclose(np.sum(samples, axis=-1), 1, atol=1e-3) or np.min(samples) < 0:
+        raise ValueError(
+            "samples do not add up to 1 over the classes: pass probabilities, such as Categorical().center(logits)."
+        )
+
+
+def check_is_array(name: str, value: object) -> None:
+    """Refuse what is no array of numbers, such as a list, and truth values."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        raise ValueError(f"{name} is a {type(value).__name__}: pass an array, such as np.asarray({name}).")
+    if value.dtype == bool or not jnp.issubdtype(value.dtype, jnp.number):
+        raise ValueError(f"{name} has dtype {value.dtype}: pass numbers, such as {name}.astype(float).")
+
+
 def _check_classified(samples: ClassSamples, labels: Labels) -> None:
     """Refuse samples that are not class probabilities, and anything but one label for each example."""
+    check_is_array("samples", samples)
+    if not isinstance(labels, jax.Array | np.ndarray) or not jnp.issubdtype(labels.dtype, jnp.integer):
+        kind = getattr(labels, "dtype", type(labels).__name__)
+        raise ValueError(f"labels are of {kind}: pass an array of whole numbers, such as labels.astype(int).")
     if samples.ndim != 3 or labels.shape != samples.shape[1:2] or samples.size == 0:
         raise ValueError(
             f"samples have shape {samples.shape} and labels have shape {labels.shape}: pass (draws, examples, classes) "
             "and (examples,)."
         )
-    if isinstance(samples, Tracer) or isinstance(labels, Tracer):
-        return
-    if not np.all(np.isfinite(samples)):
-        raise ValueError("samples hold NaN or infinite probabilities: look for a model that blew up.")
-    check_classes("labels", labels, samples.shape[-1])
-    if not np.allclose(np.sum(samples, axis=-1), 1, atol=1e-3) or np.min(samples) < 0:
-        raise ValueError(
-            "samples do not add up to 1 over the classes: pass probabilities, such as Categorical().center(logits)."
-        )
+    check_probabilities(samples)
+    if not isinstance(labels, Tracer):
+        check_classes("labels", labels, samples.shape[-1])
 
 
 def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
@@ -46,13 +71,23 @@ def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
 def nll(
     log_probs: Float[Numbers, "draw example"], weights: Float[Numbers, " example"] | None = None
 ) -> Float[Array, ""]:
-    """Mean of -log p(y | x) in nats, where p averages exp(log_probs) over draws; examples may be weighted."""
+    """Mean of -log p(y | x) in nats, where p averages exp(log_probs) over draws; examples may be weighted.
+
+    It is infinite if all draws give an example the probability 0. NaN and infinite densities are errors.
+    """
+    check_is_array("log_probs", log_probs)
     if log_probs.ndim != 2 or log_probs.size == 0:
         raise ValueError(f"log_probs has shape {log_probs.shape}: pass (draws, examples).")
     if weights is not None and weights.shape != log_probs.shape[1:]:
         raise ValueError(
             f"weights has shape {weights.shape}: pass one weight for each of the {log_probs.shape[1]} examples."
         )
+    if not isinstance(log_probs, Tracer) and (np.isnan(log_probs).any() or np.max(log_probs) == np.inf):
+        raise ValueError("log_probs hold NaN or inf: look for a model that blew up.")
+    if weights is not None and not isinstance(weights, Tracer):
+        wrong = not np.isfinite(weights).all() or np.min(weights) < 0 or not np.sum(weights) > 0
+        if wrong:
+            raise ValueError("weights must be finite, at least 0, and not all 0: check how they were made.")
     draws = log_probs.shape[0]
     return -jnp.average(jax.nn.logsumexp(log_probs, axis=0) - jnp.log(draws), weights=weights)
 

@@ -28,7 +28,8 @@ class Detection(NamedTuple):
 def detection(usual: Float[Numbers, " example"], strange: Float[Numbers, " other"]) -> Detection:
     """How well a score that is higher for strange examples tells them from usual ones.
 
-    The same measures detect mistakes: pass the uncertainty of right predictions, and that of wrong ones.
+    The same measures detect mistakes: pass the uncertainty of right predictions, and that of wrong ones. Without an
+    example of either kind there is no answer, and an error is raised. Infinite scores are the highest or the lowest.
     """
     low, high = _scores("usual", usual), _scores("strange", strange)
     _, group, count = np.unique(np.concatenate([low, high]), return_inverse=True, return_counts=True)
@@ -53,7 +54,12 @@ class RiskCoverage(NamedTuple):
         return float(self.risk.mean())
 
     def accuracy_at(self, coverage: float) -> float:
-        """1 minus the risk of the most certain examples, if this share of all is answered."""
+        """1 minus the risk of the most certain examples, if this share of all is answered.
+
+        The share is rounded up to whole examples. Losses outside [0, 1] have no accuracy.
+        """
+        if self.risk.min() < 0 or self.risk.max() > 1:
+            raise ValueError("the errors are losses outside [0, 1], which have no accuracy: look at risk instead.")
         if not 0 < coverage <= 1:
             raise ValueError(f"coverage={shown(coverage)} must be a share above 0 and at most 1, such as 0.9.")
         return float(1 - self.risk[int(np.ceil(coverage * len(self.risk) - 1e-9)) - 1])
@@ -91,6 +97,6 @@ def _average_precision(wanted: Float[np.ndarray, " one"], other: Float[np.ndarra
     hit = np.concatenate([np.ones(len(wanted)), np.zeros(len(other))])
     order = np.argsort(-scores, kind="stable")
     scores, hits = scores[order], np.cumsum(hit[order])
-    last = np.append(np.diff(scores) != 0, True)  # of each group of equal scores
+    last = np.append(scores[1:] != scores[:-1], True)  # of each group of equal scores
     precision = hits[last] / (np.flatnonzero(last) + 1)
     return float(np.sum(np.diff(hits[last], prepend=0) * precision) / len(wanted))

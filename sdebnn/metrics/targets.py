@@ -1,12 +1,16 @@
-"""Scores of forecasts of numbers. Samples are one array, "draw example target"."""
+"""Scores of forecasts of numbers. Samples are one array, "draw example target".
+
+NaN and infinite values are errors, but for the ends of an interval and for quantiles, which may be infinite.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from sdebnn.checks import check_level
-from sdebnn.metrics.classes import Numbers
+from sdebnn.metrics.classes import Numbers, check_is_array
 
 Targets = Float[Numbers, "example target"]
 TargetSamples = Float[Numbers, "draw example target"]
@@ -14,11 +18,22 @@ TargetSamples = Float[Numbers, "draw example target"]
 
 def _check_regression(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> None:
     """Refuse targets of another shape than the samples: broadcasting would pair each target with every example."""
+    check_is_array("samples", samples)
+    check_is_array("y", y)
     if samples.ndim != 3 or y.shape != samples.shape[1:] or samples.size == 0:
         raise ValueError(
             f"samples have shape {samples.shape} and y has shape {y.shape}: pass (draws, examples, targets) and "
             "(examples, targets)."
         )
+    _check_finite("samples", samples)
+    _check_finite("y", y)
+
+
+def _check_finite(name: str, values: Numbers) -> None:
+    """Refuse NaN and infinite values, which some scores would hide."""
+    check_is_array(name, values)
+    if not isinstance(values, Tracer) and not np.isfinite(values).all():
+        raise ValueError(f"{name} holds NaN or infinite values: look for a model that blew up, or impute them.")
 
 
 def rmse(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> Float[Array, ""]:
@@ -41,6 +56,7 @@ def interval(
     check_level("level", level)
     if samples.ndim == 0 or samples.shape[0] < 2:
         raise ValueError(f"samples have shape {samples.shape}: pass at least two draws, on the first axis.")
+    _check_finite("samples", samples)
     ascending = (jnp if isinstance(samples, jax.Array) else np).sort(samples, axis=0)
     p = (1 - float(level)) / 2
     return _lower_end(ascending, p), -_lower_end(-ascending[::-1], p)
@@ -61,8 +77,8 @@ def coverage(
     samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"], level: float = 0.95
 ) -> Float[Array, ""]:
     """Fraction of targets inside the ``interval`` of this level; samples are at least two draws of y itself."""
-    low, high = interval(samples, level)
     _check_regression(samples, y)
+    low, high = interval(samples, level)
     return jnp.mean((low <= y) & (y <= high))
 
 
@@ -92,6 +108,8 @@ def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.
     low, high, at = (np.asarray(array, float) for array in (lower, upper, y))
     if not low.shape == high.shape == at.shape or at.size == 0:
         raise ValueError(f"lower, upper and y have shapes {low.shape}, {high.shape} and {at.shape}: pass equal ones.")
+    if np.isnan(low).any() or np.isnan(high).any() or not np.isfinite(at).all():
+        raise ValueError("lower or upper hold NaN, or y holds NaN or infinite values: impute them.")
     if (low > high).any():
         raise ValueError(f"lower={low[low > high][0]:g} is above upper={high[low > high][0]:g}: pass them in order.")
     misses = np.maximum(low - at, 0) + np.maximum(at - high, 0)
@@ -101,11 +119,13 @@ def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.
 def pinball(quantiles: TargetSamples, y: Targets, levels: Float[Numbers, " draw"]) -> float:
     """The mean pinball loss of quantiles, in the units of y; the first axis of ``quantiles`` holds the levels."""
     at, q, p = (np.asarray(array, float) for array in (y, quantiles, levels))
-    if q.shape[1:] != at.shape or p.shape != q.shape[:1] or at.size == 0:
+    if q.shape[1:] != at.shape or p.shape != q.shape[:1] or q.size == 0:
         raise ValueError(
             f"quantiles have shape {q.shape}, y {at.shape} and levels {p.shape}: pass (levels, examples, targets), "
             "(examples, targets) and (levels,)."
         )
+    if np.isnan(q).any() or not np.isfinite(at).all():
+        raise ValueError("quantiles hold NaN, or y holds NaN or infinite values: impute them.")
     for level in p:
         check_level("level", float(level))
     p = p[:, None, None]

@@ -14,7 +14,7 @@ from sdebnn.reports.subjects import Subject
 # What each score means, and whether more of it is better (None: neither).
 MEANING: dict[str, tuple[str, bool | None]] = {
     "accuracy": ("share of test examples whose most probable class is the true one", True),
-    "nll": ("mean of -log p(truth), in nats", False),
+    "nll": ("mean of -log p(truth), in nats; a p of 0 counts as 1e-300", False),
     "brier": ("squared distance between the forecast and the truth", False),
     "ece10": ("expected calibration error, 10 bins of equal width", False),
     "ece15": ("expected calibration error, 15 bins of equal width", False),
@@ -44,8 +44,7 @@ def shown_score(name: str, value: float) -> str:
 def _cell(name: str, found: Estimate | None) -> Cell:
     if found is None:
         return Cell("")
-    low, high = shown_score(name, found.lower), shown_score(name, found.upper)
-    return Cell(shown_score(name, found.value), found.value, f"({low} to {high})")
+    return Cell(shown_score(name, found.value), found.value, _interval(name, found))
 
 
 def how_it_did(subjects: list[Subject]) -> Section:
@@ -58,8 +57,9 @@ def how_it_did(subjects: list[Subject]) -> Section:
     sizes = ", ".join(f"{_examples(each)} of {each.name}" for each in subjects)
     words = (
         f"On test examples that training did not see ({sizes}). In brackets: 95 % intervals by resampling the test "
-        "examples. They say how much the score would change with other test examples, and not how much with another "
-        "training. Where chance can only raise a score, as with a calibration error near zero, the interval lies above."
+        "examples, and exact ones of accuracy and coverage. They say how much the score would change with other test "
+        "examples, and not how much with another training. Where chance can only raise a score, as with a calibration "
+        "error near zero, the interval lies above."
     )
     heads = ["score", *(each.name for each in subjects), "what it is", "better"]
     body = "".join(paragraph(summary(each), "note") for each in subjects) + paragraph(words)
@@ -84,12 +84,20 @@ def summary(subject: Subject) -> str:
 
 def _judged(claimed: float, found: Estimate, above: str, below: str, fits: str) -> str:
     """What it means that a share was claimed, and another one found."""
+    if found.upper - found.lower > 0.5:
+        return f"{fits}, as far as so few examples can tell."
     return f"{above if claimed > found.upper else below if claimed < found.lower else fits}."
 
 
 def _with_interval(name: str, found: Estimate) -> str:
-    low, high = shown_score(name, found.lower), shown_score(name, found.upper)
-    return f"{shown_score(name, found.value)} ({low} to {high})"
+    return f"{shown_score(name, found.value)} {_interval(name, found)}"
+
+
+def _interval(name: str, found: Estimate) -> str:
+    """The interval in brackets; that of a single example is unknown."""
+    if np.isinf(found.upper):
+        return "(interval unknown)"
+    return f"({shown_score(name, found.lower)} to {shown_score(name, found.upper)})"
 
 
 def _better(name: str) -> str:
