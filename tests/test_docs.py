@@ -9,10 +9,13 @@ import pkgutil
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sklearn.metrics
 from test_project import ORDER
 
 import sdebnn
+from sdebnn.cli import forecasting, reporting
 from sdebnn.data import CATALOGUE
 from sdebnn.integrate import METHODS
 from sdebnn.presets import PRESETS
@@ -102,3 +105,25 @@ def test_the_picture_of_the_map_has_every_room_in_its_layer():
     walk = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(walk)
     assert [room for rooms in walk.LAYERS.values() for room in sorted(rooms, key=ORDER.index)] == ORDER
+
+
+def test_the_blocks_of_the_page_on_uncertainty_run_as_printed(monkeypatch):
+    """The blocks of Python, one after the other; those of the shell are commands of ``sdebnn`` with options it has."""
+    if not (ROOT / "results").is_dir():
+        pytest.skip("results/ is not here: a distribution does not hold it")
+    monkeypatch.chdir(ROOT)
+    text, scope = (ROOT / "docs" / "uncertainty.md").read_text(), {}
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)
+    assert len(blocks) >= 4
+    for block in blocks:
+        exec(compile(block, "uncertainty.md", "exec"), scope)
+    labels, probs = scope["outcomes"].labels, scope["outcomes"].probs
+    assert scope["accuracy"].value == pytest.approx(np.mean(probs.argmax(-1) == labels))
+    assert scope["scores"]["ece15"].value == pytest.approx(float(scope["error"]), abs=1e-5)
+    wrong = probs.argmax(-1) != labels
+    found = sklearn.metrics.roc_auc_score(wrong, -(probs * np.log(np.maximum(probs, 1e-300))).sum(-1))
+    assert scope["found"].auroc == pytest.approx(found)
+    commands = {"evaluate": forecasting.evaluate, "report": reporting.report}
+    for name, words in re.findall(r"^sdebnn (evaluate|report) ([^#\n]*)", text, re.M):
+        known = {f"--{each.replace('_', '-')}" for each in inspect.signature(commands[name]).parameters}
+        assert {word for word in words.split() if word.startswith("--")} <= known
