@@ -40,10 +40,11 @@ def shifted_scores(
     if corruptions:
         found["corruptions"] = shifts.corruption_scores(net, part, relative_to=known, say=_say)
     if data is None:
-        before = shifts.known_shifts(run)
-        kept = {**before, **found} if before.get("model") == model else {**found}  # not beside those of another model
-        if ood:
-            kept["entropies"] = entropies(net, part, ood)
+        shown = {"entropies": entropies(net, part, ood)} if ood else {}
+        before = shifts.known_shifts(run)  # just before it is written: another process may have added to it
+        if before.get("model") != model:
+            before = {}
+        kept = {**before, **found, **shown}
         write_whole(run / shifts.SHIFTS_FILE, (json.dumps(kept, indent=1) + "\n").encode())
     return found
 

@@ -25,7 +25,7 @@ caption { text-align: left; color: var(--soft); padding: 0.2rem 0; }
 th, td { padding: 0.28rem 0.9rem 0.28rem 0; text-align: left; border-bottom: 1px solid var(--line);
   vertical-align: baseline; }
 td.number, th.number { text-align: right; } td.number span { white-space: nowrap; display: inline-block; }
-td:not(.number) { min-width: 12rem; } th button { white-space: nowrap; }
+td:not(.number) { min-width: 11rem; } th button { white-space: nowrap; }
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th button::after { content: " \\2195"; color: var(--soft); }
 th[aria-sort="ascending"] button::after { content: " \\2191"; }
