@@ -73,11 +73,13 @@ class ClassOutcomes(NamedTuple):
             "ece15_mass": calibration(bins=BINS, binning="mass"),
             "classwise_ece15": lambda rows: metrics.classwise_ece(probs[None, rows], labels[rows], BINS),
             "aurc": lambda rows: metrics.risk_coverage(total[rows], wrong[rows]).area,
-            "accuracy_of_90": lambda rows: metrics.risk_coverage(total[rows], wrong[rows]).accuracy_at(0.9),
             "entropy": lambda rows: total[rows].mean(),
             "entropy_reducible": lambda rows: reducible[rows].mean(),
         }
         scores = {"accuracy": metrics.share(~wrong), **_estimates(found, len(labels), resamples)}
+        answered = np.argsort(total, kind="stable")[: int(np.ceil(0.9 * len(total) - 1e-9))]
+        answers = metrics.share(~wrong[answered])
+        scores["accuracy_of_90"] = answers._replace(value=metrics.risk_coverage(total, wrong).accuracy_at(0.9))
         if wrong.any() and not wrong.all():
             scores["auroc_of_mistakes"] = metrics.bootstrap(
                 lambda right, mistaken: metrics.detection(total[~wrong][right], total[wrong][mistaken]).auroc,

@@ -134,9 +134,10 @@ def test_what_does_not_fit_together_is_refused_when_it_is_made(refused):
 
 def test_right_answers_to_all_of_few_questions_leave_room_for_doubt():
     samples = np.tile(np.eye(2), (2, 9, 1))
-    found = ClassOutcomes(samples, np.arange(18) % 2, ("a", "b")).scores(20)["accuracy"]
-    assert found.value == found.upper == 1
-    assert found.lower == pytest.approx(0.025 ** (1 / 18))  # all right with probability p^18
+    found = ClassOutcomes(samples, np.arange(18) % 2, ("a", "b")).scores(20)
+    for name, answered in (("accuracy", 18), ("accuracy_of_90", 17)):
+        assert found[name].value == found[name].upper == 1
+        assert found[name].lower == pytest.approx(0.025 ** (1 / answered))  # all right with probability p^18
 
 
 def test_forged_probabilities_are_refused(classes, tmp_path):
