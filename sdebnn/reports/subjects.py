@@ -129,7 +129,7 @@ def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
     usual = {"kl_weight": 1.0, "infer_w0": False, "seed": 0, "data": settings.get("data"), **usual}
     found = []
     for name, value in settings.items():
-        if value is None or value == usual.get(name):
+        if value is None or value is False or value == usual.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
         given = value if isinstance(value, list) else [value]
