@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sdebnn.nets import our_net, paper_net
     from sdebnn.prediction import UncertaintySources, evaluate, predict, uncertainty_sources
     from sdebnn.processes import OU, Normal, Point
+    from sdebnn.strangeness import StateDistance
     from sdebnn.train import Batches, Checkpoints, Elbo, Fit, Objective, Optimizer, Validation, elbo, fit
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ _NAMES = {
     "nets": ("our_net", "paper_net"),
     "prediction": ("UncertaintySources", "evaluate", "predict", "uncertainty_sources"),
     "processes": ("OU", "Normal", "Point"),
+    "strangeness": ("StateDistance",),
     "train": ("Batches", "Checkpoints", "Elbo", "Fit", "Objective", "Optimizer", "Validation", "elbo", "fit"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -81,6 +83,7 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Point",
+    "StateDistance",
     "StudentT",
     "UncertaintySources",
     "Validation",

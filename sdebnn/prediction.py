@@ -5,7 +5,8 @@ p(y | x, D) = E_Q[ p(y | x, w) ],   estimated by the mean over draws of w
 
 import math
 import warnings
-from typing import Literal, NamedTuple, overload
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ from sdebnn.models import blocks, map_blocks, refined
 DRAWS_AT_ONCE = 16  # enough to fill a processor, and few enough to bound memory
 
 Samples = Float[Array, "draw example *output"]
+T = TypeVar("T")
 
 
 @overload
@@ -260,41 +262,51 @@ def _at_resolution(model: AbstractModel, steps: int | None, rtol: float | None) 
 def _solutions(
     model: AbstractModel, x: Inputs, draws: int, key: PRNGKeyArray, batch_size: int, draws_at_once: int
 ) -> Solution:
-    """The solutions of all draws, computed in batches of examples: of fewer, if the device runs out of memory."""
+    """The solutions of all draws, computed in batches of examples."""
     check_model(model)
-    check_count("batch_size", batch_size)
     check_count("draws_at_once", draws_at_once)
-    if not is_lazy(x):
-        check_array("x", x, least_ndim=2)
     keys = draw_keys(key, draws, model)
-    parts, i = [], 0
-    while i < x.shape[0]:
-        name = f"x[{i}:{i + batch_size}]" if is_lazy(x) else "x"
-        try:
-            found = solutions(model, as_inputs(name, x[i : i + batch_size]), keys, draws_at_once)
-            check_solution(found)  # waits for the device
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            batch_size = _smaller(min(batch_size, x.shape[0]), draws_at_once)
-            continue
-        parts.append(found)
-        i += batch_size
+
+    def of_batch(batch: Array) -> Solution:
+        found = solutions(model, batch, keys, draws_at_once)
+        check_solution(found)  # waits for the device
+        return found
+
+    parts = in_batches(of_batch, x, batch_size, f" with draws_at_once={draws_at_once}: lower it, or")
     outputs = jnp.concatenate([part.outputs for part in parts], axis=1)
     # Adaptive steps differ between batches; the largest number is reported.
     evaluations = jnp.stack([part.evaluations for part in parts]).max(0)
     return parts[0]._replace(outputs=outputs, evaluations=evaluations)
 
 
-def _smaller(batch_size: int, draws_at_once: int) -> int:
+def in_batches(function: Callable[[Array], T], x: Inputs, batch_size: int, remedy: str = ":") -> list[T]:
+    """What a function finds for each batch of examples: of fewer examples, if the device runs out of memory.
+
+    The function waits for the device. ``remedy`` is what else helps if one example is too many.
+    """
+    check_count("batch_size", batch_size)
+    if not is_lazy(x) or not x.shape[0]:
+        check_array("x", x, least_ndim=2)
+    parts, i = [], 0
+    while i < x.shape[0]:
+        name = f"x[{i}:{i + batch_size}]" if is_lazy(x) else "x"
+        try:
+            parts.append(function(as_inputs(name, x[i : i + batch_size])))
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            batch_size = _smaller(min(batch_size, x.shape[0]), remedy)
+        else:
+            i += batch_size
+    return parts
+
+
+def _smaller(batch_size: int, remedy: str) -> int:
     """Half of a batch for which the device had too little memory, aloud; an error if it was a single example."""
     if batch_size == 1:
-        raise ValueError(
-            f"the device has too little memory for one example with draws_at_once={draws_at_once}: lower it, or use a "
-            "device with more memory."
-        )
+        raise ValueError(f"the device has too little memory for one example{remedy} use a device with more memory.")
     warnings.warn(
         f"the device ran out of memory with {batch_size} examples at once: it goes on with {batch_size // 2}.",
-        stacklevel=5,
+        stacklevel=6,
     )
     return batch_size // 2

@@ -5,27 +5,34 @@ summaries of each class c are nearly normal, so that the distance of an example 
 
 d_l² = min_c (s_l - m_lc)ᵀ C_lc⁻¹ (s_l - m_lc) / dim.
 
-log d_l is standardised by its mean and spread over training examples from which m and C were not computed. The mean of
-that over layers, relative to what 99 % of those examples do not exceed, is the logarithm of the distance.
+log d_l is standardised by its mean and spread over examples from which m and C were not computed. The mean of that over
+layers, minus what 99 % of those examples do not exceed, is the logarithm of the distance.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num, PRNGKeyArray
-from scipy import linalg
+from scipy import linalg, stats
+from scipy.spatial.distance import cdist
 
-from sdebnn.checks import as_inputs, check_array, check_count, check_key
+from sdebnn.checks import check_array, check_key
 from sdebnn.contract import AbstractModel, check_model
 from sdebnn.data import USUAL, Inputs
+from sdebnn.prediction import in_batches
 from sdebnn.programs import compiled
 
 MAX_DIMENSIONS = 64  # of a summary, after a random rotation
+MAX_COVARIANCES = 100  # with more classes, all share one
 SHRINKAGE = 0.3  # the covariance of all classes counts as this many examples of each class for every dimension
 RIDGE = 1e-3  # on correlations
-MIN_ROWS_TO_SPLIT = 20
+ROUNDING = 1e-5  # relative to the states of a layer: a smaller spread is that of rounding errors
+MIN_HELD_OUT = 20  # with fewer, what is usual is found on halves of the training examples
+MIN_ROWS_TO_SPLIT = 4
+MAX_STATE = 1e38  # in place of states that overflow
 MAX_LOG = 50.0  # of a distance, so that it stays finite
 
 Summaries = list[Float[np.ndarray, "example feature"]]
@@ -36,7 +43,7 @@ class LayerDistance(NamedTuple):
 
     projection: Float[np.ndarray, "feature dim"]
     means: Float[np.ndarray, "class dim"]
-    factors: Float[np.ndarray, "class dim dim"]  # L with L Lᵀ = C⁻¹
+    factors: Float[np.ndarray, "covariance dim dim"]  # L with L Lᵀ = C⁻¹, of each class or of all together
     center: float = 0.0
     spread: float = 1.0
 
@@ -44,32 +51,35 @@ class LayerDistance(NamedTuple):
     def of(summaries: Float[np.ndarray, "example feature"], labels: Integer[np.ndarray, " example"]) -> "LayerDistance":
         """The distance from these summaries, by class."""
         x = summaries.astype(np.float64)
-        scale = x.std(0)
-        scale = np.where(scale > 0, scale, np.maximum(1e-6 * np.abs(x.mean(0)), 1e-6))  # a constant that changes is far
-        features = x.shape[1]
-        rotation = np.eye(features)
-        if features > MAX_DIMENSIONS:
-            drawn = np.random.default_rng(features).normal(size=(features, MAX_DIMENSIONS))
-            rotation = np.linalg.qr(drawn)[0]
-        projection = rotation / scale[:, None]
+        projection, rounding = _projection(x)
         z = x @ projection
-        classes = np.unique(labels)
-        means = np.stack([z[labels == each].mean(0) for each in classes])
-        rest = z - means[np.searchsorted(classes, labels)]
-        shared = _shrunk(rest, np.eye(z.shape[1]), 1.0)
-        return LayerDistance(
-            projection, means, np.stack([_factor(_shrunk(rest[labels == each], shared, SHRINKAGE)) for each in classes])
-        )
+        classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        means = np.zeros((len(classes), z.shape[1]))
+        np.add.at(means, index, z)
+        means /= counts[:, None]
+        rest = z - means[index]
+        covariances = [_shrunk(rest, len(classes), np.eye(z.shape[1]), 1.0)]
+        if len(classes) <= MAX_COVARIANCES:
+            of_classes = (rest[index == each] for each in range(len(classes)))
+            covariances = [_shrunk(of_class, 1, covariances[0], SHRINKAGE) for of_class in of_classes]
+        return LayerDistance(projection, means, np.stack([_factor(each + rounding) for each in covariances]))
 
     def logarithm(self, summaries: Float[np.ndarray, "example feature"]) -> Float[np.ndarray, " example"]:
-        """log d of each example, standardised."""
-        z = summaries.astype(np.float64) @ self.projection
-        squares = [(((z - mean) @ factor) ** 2).mean(1) for mean, factor in zip(self.means, self.factors, strict=True)]
-        return (0.5 * np.log(np.maximum(np.min(squares, axis=0), 1e-30)) - self.center) / self.spread
+        """log d of each example, standardised. States that are not finite are as far as can be."""
+        x = np.nan_to_num(summaries.astype(np.float64), nan=MAX_STATE, posinf=MAX_STATE, neginf=-MAX_STATE)
+        z = x @ self.projection
+        if len(self.factors) == len(self.means):
+            pairs = zip(self.means, self.factors, strict=True)
+            squares = np.min([(((z - mean) @ factor) ** 2).mean(1) for mean, factor in pairs], axis=0)
+        else:
+            squares = cdist(z @ self.factors[0], self.means @ self.factors[0], "sqeuclidean").min(1) / z.shape[1]
+        return (0.5 * np.log(np.maximum(squares, 1e-30)) - self.center) / self.spread
 
 
 class StateDistance(NamedTuple):
-    """How far the hidden states of examples are from those of training: 99 % of training examples have at most 1.
+    """How far the hidden states of examples are from those of training: of examples like those, 99 % have at most 1.
+
+    Its logarithm is in standard deviations of the mean logarithmic distance of a layer.
 
     distance = StateDistance.of(model, x_train, y_train, key=key)
     strange = distance.to(model, x_new) > 1
@@ -83,29 +93,38 @@ class StateDistance(NamedTuple):
     def of(
         model: AbstractModel,
         x: Inputs,
-        labels: Num[np.ndarray, " example"],
+        labels: Num[np.ndarray, " example"] | None = None,
         *,
         held_out: Inputs | None = None,
         key: PRNGKeyArray,
     ) -> "StateDistance":
-        """The distance from the states of these examples. Some thousands are enough.
+        """The distance from the states of these examples, by class if they have labels. Some thousands are enough.
 
-        What is usual is found on ``held_out``, examples on which the model was not trained; by default, on each half of
-        x by the distance from the other half.
+        What is usual is found on ``held_out``, examples on which the model was not trained. If there are fewer than 20,
+        it is found on each half of x by the distance from the other half.
         """
         check_key(key)
-        check_array("labels", labels)
-        labels = np.asarray(labels)
-        if labels.shape != (x.shape[0],) or labels.dtype.kind not in "iu":
-            raise ValueError(f"labels have shape {labels.shape} of {labels.dtype}: pass a whole number an example.")
+        classes = np.zeros(x.shape[0], int) if labels is None else np.asarray(labels)
+        if labels is not None:
+            check_array("labels", classes)
+        if classes.shape != (x.shape[0],) or classes.dtype.kind not in "iu":
+            raise ValueError(f"labels have shape {classes.shape} of {classes.dtype}: pass a whole number an example.")
+        if held_out is not None and held_out.shape[1:] != x.shape[1:]:
+            raise ValueError(f"held_out has examples of shape {held_out.shape[1:]}, and x of {x.shape[1:]}.")
         found = summaries(model, x, key=key)
-        others = [None] * len(found) if held_out is None else summaries(model, held_out, key=key)
-        layers = [_calibrated(of_layer, labels, other) for of_layer, other in zip(found, others, strict=True)]
-        limit = float(np.quantile(np.mean([held for _, held in layers], axis=0), USUAL, method="higher"))
+        wrong = next((i for i, of_layer in enumerate(found) if not np.isfinite(of_layer).all()), None)
+        if wrong is not None:
+            raise ValueError(f"hidden state {wrong} of the model is not finite: train it anew, with a lower rate.")
+        if held_out is None or held_out.shape[0] < MIN_HELD_OUT:
+            others = [None] * len(found)
+        else:
+            others = summaries(model, held_out, key=key)
+        layers = [_calibrated(of_layer, classes, other) for of_layer, other in zip(found, others, strict=True)]
+        limit = _usual(np.mean([held for _, held in layers], axis=0))
         return StateDistance(tuple(layer for layer, _ in layers), limit, np.asarray(jax.random.key_data(key)))
 
     def to(self, model: AbstractModel, x: Inputs) -> Float[np.ndarray, " example"]:
-        """The distance of each example. Above 1, it is stranger than 99 % of those of training."""
+        """The distance of each example. Above 1, it is stranger than 99 % of what is usual."""
         found = summaries(model, x, key=jax.random.wrap_key_data(jnp.asarray(self.key)))
         sizes = [of_layer.shape[1] for of_layer in found]
         if sizes != [layer.projection.shape[0] for layer in self.layers]:
@@ -119,11 +138,10 @@ class StateDistance(NamedTuple):
 def summaries(model: AbstractModel, x: Inputs, *, key: PRNGKeyArray, batch_size: int = 500) -> Summaries:
     """The mean and the standard deviation of each channel of each hidden state of the function that a key names."""
     check_model(model)
-    check_count("batch_size", batch_size)
     if not model.has_states:
         raise ValueError(f"{type(model).__name__} has no hidden states: pass a net with several layers.")
-    parts = [_summaries(model, as_inputs("x", x[i : i + batch_size]), key) for i in range(0, x.shape[0], batch_size)]
-    return [np.concatenate([np.asarray(part[layer]) for part in parts]) for layer in range(len(parts[0]))]
+    parts = in_batches(lambda batch: [np.asarray(part) for part in _summaries(model, batch, key)], x, batch_size)
+    return [np.concatenate(layer) for layer in zip(*parts, strict=True)]
 
 
 @compiled
@@ -141,15 +159,14 @@ def _calibrated(
     other: Float[np.ndarray, "other feature"] | None,
 ) -> tuple[LayerDistance, Float[np.ndarray, " held"]]:
     """The distance from all examples, and the logarithms of others, or for each half by that from the other half."""
-    layer, halves = LayerDistance.of(of_layer, labels), np.zeros(len(labels), int)
-    for each in np.unique(labels):  # half of every class
-        halves[labels == each] = np.arange((labels == each).sum()) % 2
+    layer = LayerDistance.of(of_layer, labels)
     if other is not None:
         held = layer.logarithm(other)
     elif len(labels) < MIN_ROWS_TO_SPLIT:
         held = layer.logarithm(of_layer)
     else:
-        held = np.empty(len(labels))
+        held, halves = np.empty(len(labels)), np.empty(len(labels), int)
+        halves[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % 2  # half of every class
         for half in (0, 1):
             held[halves == half] = LayerDistance.of(of_layer[halves != half], labels[halves != half]).logarithm(
                 of_layer[halves == half]
@@ -159,13 +176,38 @@ def _calibrated(
     return layer._replace(center=center, spread=spread), (held - center) / spread
 
 
+def _usual(held: Float[np.ndarray, " held"]) -> float:
+    """What another example exceeds with a probability of 1 %: a rank or, with fewer than 99, of a normal law."""
+    rows = len(held)
+    rank = math.ceil((rows + 1) * USUAL)
+    if rank <= rows:
+        return float(np.sort(held)[rank - 1])
+    if rows == 1:
+        return float(held[0])
+    return float(held.mean() + stats.t.ppf(USUAL, rows - 1) * held.std(ddof=1) * math.sqrt(1 + 1 / rows))
+
+
+def _projection(
+    x: Float[np.ndarray, "example feature"],
+) -> tuple[Float[np.ndarray, "feature dim"], Float[np.ndarray, "dim dim"]]:
+    """Divides features by their spread, and turns them to at most 64 random directions; the covariance of rounding."""
+    # A constant feature that changes is far, unless the change is one of rounding.
+    rounding = ROUNDING * np.maximum(np.abs(x.mean(0)), np.sqrt(np.mean(x**2)))
+    scale = np.maximum(np.maximum(x.std(0), rounding), np.finfo(np.float32).tiny)
+    features = x.shape[1]
+    rotation = np.eye(features)
+    if features > MAX_DIMENSIONS:
+        drawn = np.random.default_rng(features).normal(size=(features, MAX_DIMENSIONS))
+        rotation = np.linalg.qr(drawn)[0]
+    return rotation / scale[:, None], (rotation.T * (rounding / scale) ** 2) @ rotation
+
+
 def _shrunk(
-    rest: Float[np.ndarray, "example dim"], target: Float[np.ndarray, "dim dim"], weight: float
+    rest: Float[np.ndarray, "example dim"], means: int, target: Float[np.ndarray, "dim dim"], weight: float
 ) -> Float[np.ndarray, "dim dim"]:
-    """The covariance of residuals, mixed with a target that counts as ``weight`` examples for every dimension."""
+    """The covariance of residuals from some means, and of a target that counts as ``weight`` examples a dimension."""
     rows, dim = rest.shape
-    share = weight * dim / (rows + weight * dim)
-    return (1 - share) * (rest.T @ rest) / max(rows, 1) + share * target
+    return (rest.T @ rest + weight * dim * target) / (rows - means + weight * dim)
 
 
 def _factor(covariance: Float[np.ndarray, "dim dim"]) -> Float[np.ndarray, "dim dim"]:

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 import sdebnn
+from sdebnn import strangeness
 from sdebnn.models import SDEBNN, Deterministic, Ensemble
-from sdebnn.strangeness import LayerDistance, StateDistance, summaries
+from sdebnn.strangeness import MAX_COVARIANCES, LayerDistance, StateDistance, summaries
 
 KEY = jax.random.key(0)
 
@@ -62,6 +63,120 @@ def test_fresh_examples_exceed_one_as_rarely_as_stated():
     assert abs((distance.to(passing(2.0), fresh) > 1).mean() - 0.01) < 4 * np.sqrt(2 * 0.01 * 0.99 / 4000)
 
 
+@pytest.mark.parametrize("rows", [2, 5, 30, 98, 99, 144, 250])
+def test_what_is_usual_is_exceeded_by_one_in_a_hundred_however_few_are_known(rows):
+    """Of normal numbers, the mean probability of exceeding it: 1 %, or less by at most the step of a rank."""
+    rng = np.random.default_rng(0)
+    found = stats.norm.sf([strangeness._usual(rng.normal(size=rows)) for _ in range(20_000)])
+    error = 4 * found.std() / np.sqrt(len(found))
+    exact = 0.01 if rows < 99 else (rows + 1 - np.ceil(0.99 * (rows + 1))) / (rows + 1)
+    assert abs(found.mean() - exact) < error
+    assert 0.5 * 0.01 < exact <= 0.01
+
+
+def test_examples_of_few_are_not_strange():
+    """Fresh examples beyond 1, if few examples were known: in the mean over sets, not much more than 1 %."""
+    fresh, _ = two_classes(1000, seed=1)
+    for known, held in ((4, None), (12, None), (40, None), (400, 3), (400, 30)):
+        shares = []
+        for seed in range(2, 12):
+            x, y = two_classes(known, seed=seed)
+            others = None if held is None else two_classes(held, seed=100 + seed)[0]
+            distance = StateDistance.of(passing(2.0), x, y, held_out=others, key=KEY)
+            shares.append((distance.to(passing(2.0), fresh) > 1).mean())
+        assert np.mean(shares) < 0.03
+
+
+def test_every_class_may_have_a_single_example():
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    distance = StateDistance.of(passing(1.0), x, np.arange(60), key=KEY)
+    assert distance.to(passing(1.0), np.zeros((1, 3)))[0] < 1 < distance.to(passing(1.0), np.full((1, 3), 9.0))[0]
+
+
+def test_a_class_with_one_example_has_the_covariance_of_all():
+    x, y = two_classes(20_000)
+    x, y = np.vstack([x, [[40, 40, 40]]]).astype(np.float32), np.r_[y, 2]
+    new = np.random.default_rng(1).normal(40, 3, (50, 3))
+    found = np.exp(LayerDistance.of(x, y).logarithm(new))
+    rest = np.vstack([x[y == each] - x[y == each].mean(0) for each in (0, 1)])
+    inverse, away = np.linalg.inv(rest.T @ rest / (len(rest) - 2)), new - 40
+    exact = np.sqrt(np.einsum("ni,ij,nj->n", away, inverse, away) / 3)
+    np.testing.assert_allclose(found, exact, rtol=5e-3)
+
+
+def test_many_classes_share_one_covariance():
+    rng, classes = np.random.default_rng(0), MAX_COVARIANCES + 20
+    mix = np.eye(4) + 0.5 * np.eye(4, k=1)
+    means, y = rng.normal(size=(classes, 4)) * 2, np.arange(classes * 100) % classes
+    x = (means[y] + rng.normal(size=(len(y), 4)) @ mix).astype(np.float32)
+    layer, new = LayerDistance.of(x, y), rng.normal(size=(40, 4)) * 5
+    assert layer.factors.shape == (1, 4, 4)
+    centers = np.stack([x[y == each].mean(0) for each in range(classes)]).astype(float)
+    rest = x - centers[y]
+    inverse = np.linalg.inv(rest.T @ rest / (len(x) - classes))
+    away = new[:, None] - centers
+    exact = np.sqrt(np.einsum("nci,ij,ncj->nc", away, inverse, away).min(1) / 4)
+    np.testing.assert_allclose(np.exp(layer.logarithm(new)), exact, rtol=1e-2)  # a ridge of 1e-3 on correlations
+
+
+def test_examples_without_labels_are_one_class():
+    x, _ = two_classes(100)
+    none, one = (StateDistance.of(passing(1.0), x, y, key=KEY).to(passing(1.0), x) for y in (None, np.full(100, 3)))
+    np.testing.assert_array_equal(none, one)
+
+
+def test_rounding_of_a_constant_state_is_not_strange():
+    """A device, or another size of batch, may round otherwise."""
+    x = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
+    x[:, 0] = 1 + 1.2e-7 * (np.arange(2000) % 2)
+    distance, rounded = StateDistance.of(passing(1.0), x, np.zeros(2000, int), key=KEY), x.copy()
+    rounded[:, 0] = 1 + 5e-7
+    np.testing.assert_allclose(distance.to(passing(1.0), rounded), distance.to(passing(1.0), x), rtol=0.5)
+    rounded[:, 0] = 1.01
+    assert (distance.to(passing(1.0), rounded) > 1).all()
+
+
+def test_states_that_overflow_are_far_and_those_of_training_are_refused():
+    x = np.random.default_rng(0).normal(size=(40, 4, 4, 3)).astype(np.float32)
+    distance = StateDistance.of(passing(1.0), x, key=KEY)
+    for factor in (1e25, 1e38):  # the variance over pixels overflows, or the state itself
+        found = distance.to(passing(factor), x)
+        assert np.isfinite(found).all()
+        assert (found > 1e6).all()
+    with pytest.raises(ValueError, match="hidden state 0 of the model is not finite"):
+        StateDistance.of(passing(1e25), x, key=KEY)
+
+
+def test_summaries_need_less_memory_after_an_error_of_the_device(monkeypatch):
+    """The device is replaced by one that has room for three examples; the real summaries are computed."""
+    real, x = strangeness._summaries, np.arange(5.0, dtype=np.float32)[:, None]
+
+    def small(model, x, key):
+        if len(x) > 3:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte.")
+        return real(model, x, key)
+
+    monkeypatch.setattr(strangeness, "_summaries", small)
+    with pytest.warns(UserWarning, match="out of memory with 5 examples at once: it goes on with 2"):
+        (found,) = summaries(passing(2.0), x, key=KEY)
+    np.testing.assert_array_equal(found, 2 * x)
+
+
+@pytest.mark.usefixtures("_compiled_in_haste")
+def test_bfloat16_changes_distances_little():
+    """A net that was trained on a GPU computes in bfloat16 there, and in float32 on a CPU."""
+    rng = np.random.default_rng(0)
+    x, new = rng.integers(0, 256, (200, 8, 8, 1)), rng.integers(0, 120, (100, 8, 8, 1))
+    nets = {
+        each: sdebnn.our_net((8, 8, 1), 3, channels=(4, 8), blocks=1, compute=each, key=KEY)
+        for each in ("float32", "bfloat16")
+    }
+    exact = StateDistance.of(nets["float32"], x, key=KEY).to(nets["float32"], new)
+    found = StateDistance.of(nets["bfloat16"], x, key=KEY).to(nets["float32"], new)
+    assert stats.spearmanr(found, exact).statistic > 0.98
+    np.testing.assert_allclose(np.log(found), np.log(exact), atol=1.0)
+
+
 def test_the_mean_over_layers_of_standardised_logarithms_orders_examples():
     """One layer: the order of the distances is that of chi-squared tails, the same for any scale of the states."""
     x, y = np.random.default_rng(0).normal(size=(2000, 4)).astype(np.float32), np.zeros(2000, int)
@@ -108,6 +223,10 @@ def test_what_has_no_states_or_others_is_refused():
         StateDistance.of(Deterministic(jnp.sum), x, y, key=KEY)
     with pytest.raises(ValueError, match=r"labels have shape \(40,\) of float64"):
         StateDistance.of(passing(1.0), x, y + 0.5, key=KEY)
+    with pytest.raises(ValueError, match=r"held_out has examples of shape \(2,\), and x of \(3,\)"):
+        StateDistance.of(passing(1.0), x, y, held_out=x[:, :2], key=KEY)
     distance = StateDistance.of(passing(1.0), x, y, key=KEY)
+    with pytest.raises(ValueError, match="pass at least one example"):
+        distance.to(passing(1.0), x[:0])
     with pytest.raises(ValueError, match="not those from which distances were measured: pass the same"):
         distance.to(passing(1.0, 2.0), x)

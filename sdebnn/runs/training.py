@@ -229,7 +229,9 @@ def _state_distance(model: AbstractModel, part: Part, held_out: Inputs | None, s
     """How far hidden states are from those of some training examples."""
     rows = evenly_spaced_rows(len(part.x), COMPARED_ROWS)
     x, y = np.asarray(part.x[rows]), np.asarray(part.y[rows])
-    others = None if held_out is None else np.asarray(held_out[:COMPARED_ROWS])
+    others = None
+    if held_out is not None:
+        others = np.asarray(held_out[evenly_spaced_rows(held_out.shape[0], COMPARED_ROWS)])
     return StateDistance.of(model, x, y, held_out=others, key=jax.random.fold_in(jax.random.key(seed), 5))
 
 

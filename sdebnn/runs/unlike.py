@@ -18,7 +18,7 @@ from sdebnn.strangeness import LayerDistance, StateDistance
 INPUTS_KIND, INPUTS_FILE = "inputs of a net, version 1", "inputs.safetensors"
 STATES_KIND, STATES_FILE = "states of a net, version 1", "states.safetensors"
 STATE_RULES = {"limit": number(), "layers": whole(1, 1000), "epochs": whole(1)}
-ROWS_AT_ONCE = 5000
+ROWS_AT_ONCE = 1000
 
 
 class Unlike(NamedTuple):
@@ -97,6 +97,7 @@ def _layer(arrays: dict[str, np.ndarray], number: int) -> LayerDistance | None:
     if projection.ndim != 2 or means.ndim != 2 or not all(array.size for array in taken):
         return None
     classes, dim = means.shape
-    if projection.shape[1] != dim or factors.shape != (classes, dim, dim) or center.shape or spread.shape:
+    shapes = {(classes, dim, dim), (1, dim, dim)}
+    if projection.shape[1] != dim or factors.shape not in shapes or center.shape or spread.shape:
         return None
     return LayerDistance(projection, means, factors, float(center), float(spread)) if spread > 0 else None
