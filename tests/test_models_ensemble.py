@@ -20,6 +20,7 @@ from sdebnn import (
     Validation,
     fit,
     predict,
+    refined,
 )
 from sdebnn.baselines import Hypernet, TemperatureScaled
 from sdebnn.nn import MeanField, ODEBlock, TimeMLP, draw_keys
@@ -103,3 +104,16 @@ def test_muon_refuses_members_that_are_trained_together():
     rule = partial(grouped_muon, 0.1)
     with pytest.raises(ValueError, match="pass fit a list"):
         fit(Ensemble(members()), Gaussian(0.3), X, Y, optimizer=Optimizer(rule=rule), **QUIET)
+
+
+@pytest.mark.filterwarnings("ignore:rtol=")
+def test_a_mixture_trained_on_a_grid_is_solved_to_a_tolerance_member_by_member():
+    nets = [SDEBNN.paper_mlp(1, 1, widths=(3,), drift=(2,), solver=GRID, key=jax.random.key(i)) for i in (0, 1)]
+    mixture, x = Ensemble(nets), jax.numpy.linspace(-1, 1, 5)[:, None]
+    samples, keys = predict(mixture, x, draws=2, key=KEY, rtol=1e-2), draw_keys(KEY, 2, mixture)
+    # Each draw is that of the member that its key names, with the key that the mixture gives it.
+    alone = [[refined(net, rtol=1e-2)(x, key=jax.random.fold_in(key, 0))[0] for net in nets] for key in keys]
+    distances = np.abs(np.asarray(alone) - np.asarray(samples)[:, None]).max((2, 3))
+    np.testing.assert_allclose(distances.min(1), 0, atol=1e-4)
+    assert sorted(distances.argmin(1)) == [0, 1]
+    assert distances.max(1).min() > 1e-3

@@ -66,7 +66,9 @@ class Ensemble(AbstractModel):
 
     def member(self, index: int | Int[Array, ""]) -> AbstractModel:
         """The member with this index."""
-        return eqx.combine(jax.tree.map(lambda leaf: leaf[index], self.arrays), self.rest)
+        # A solver to a tolerance, with which ``refined`` replaced that of the blocks, has numbers that are no arrays.
+        of_one = jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.arrays)
+        return eqx.combine(of_one, self.rest)
 
     @property
     def has_states(self) -> bool:
