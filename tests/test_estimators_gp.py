@@ -72,7 +72,7 @@ def test_held_out_densities_are_those_of_the_leave_one_out_formula(rows):
         variance = 1 / np.diag(inverse) - noise / weight + noise  # of a row of weight 1
         densities += stats.norm.logpdf(error, scale=np.sqrt(variance))
     for held_out in (np.arange(25), np.arange(5, 12)):
-        found = process.held_out_log_density([np.array([row]) for row in held_out])
+        found = process.held_out_log_density([np.array([row]) for row in held_out], steps=0)
         np.testing.assert_allclose(found, np.average(densities[held_out], weights=weight[held_out]))
 
 
@@ -86,7 +86,30 @@ def test_the_rows_of_a_fold_do_not_help_to_predict_each_other(rows):
         error = covariance @ (inverse @ y[:, 0])[fold]
         densities.append(stats.norm.logpdf(error, scale=np.sqrt(np.diag(covariance))))
     process = GaussianProcess(x, y[:, :1], np.ones(25), LOG_PARAMETERS[:1])
-    np.testing.assert_allclose(process.held_out_log_density(folds), np.concatenate(densities).mean())
+    np.testing.assert_allclose(process.held_out_log_density(folds, steps=0), np.concatenate(densities).mean())
+
+
+def test_held_out_densities_are_those_of_hyperparameters_that_have_not_seen_the_fold(smooth):
+    """Rows with a blank cell are far noisier than others, and a process of one noise level follows them."""
+    random = np.random.default_rng(0)
+    x = random.uniform(size=(1200, 4))
+    y = np.exp(1.5 * x[:, 0]) * (1 + x[:, 1]) + 3 * x[:, 2]
+    blank = random.uniform(size=x.shape) < 0.05
+    x = np.hstack([np.where(blank, 0.5, x), blank])
+    x, y = (x - x[:200].mean(0)) / x[:200].std(0), ((y - y[:200].mean()) / y[:200].std())[:, None]
+    process = GaussianProcess.fit(x[:200], y[:200], np.ones(200))
+    folds = np.array_split(random.permutation(200), 5)
+    mean, std = process.predict(x[200:])
+    constant = stats.norm.logpdf(y[200:]).mean()
+    assert stats.norm.logpdf(y[200:], mean, std).mean() < constant - 5
+    assert process.held_out_log_density(folds, steps=0) > constant + 5  # of hyperparameters that have seen the rows
+    assert process.held_out_log_density(folds) < constant
+    # If noise is the same for all rows, a search from the start finds the same hyperparameters.
+    x, y = smooth[0], (smooth[1] + 0.1 * random.normal(size=150))[:, None]
+    process, fold = GaussianProcess.fit(x, y, np.ones(150)), np.arange(30)
+    mean, std = GaussianProcess.fit(x[30:], y[30:], np.ones(120)).predict(x[:30])
+    exact = stats.norm.logpdf(y[:30], mean, std).mean()
+    np.testing.assert_allclose(process.held_out_log_density([fold]), exact, atol=0.01)
 
 
 def test_predictions_are_those_of_scikit_learn_with_the_same_kernel(rows):

@@ -405,6 +405,27 @@ def table_file(path, frame):
     return path
 
 
+def test_a_table_with_missing_cells_is_learned_by_the_ensemble_whose_noise_differs_between_rows():
+    """A Gaussian process of one noise level is far too certain of rows with missing cells."""
+    random = np.random.default_rng(0)
+    x = random.uniform(size=(1200, 4))
+    y = np.exp(1.5 * x[:, 0]) * (1 + x[:, 1]) + 3 * x[:, 2]
+    x[random.uniform(size=x.shape) < 0.05] = np.nan
+    frame = Frame({**{f"x{i}": column for i, column in enumerate(x.T)}, "y": y})
+    train, test = frame.at(np.arange(200)), frame.at(np.arange(200, 1200))
+    constant = 0.5 * np.log(2 * np.pi * y[:200].var()) + 0.5 * np.mean((y[200:] - y[:200].mean()) ** 2) / y[:200].var()
+    short = {"members": 2, "max_iter": 300, "random_state": 0}
+    found = fit_table(train, "y", "regression", where="t", **short)
+    assert found.estimator.family_ == "ensemble"
+    assert table_scores(found, test, where="t")["nll"] < constant - 1
+    asked = fit_table(train, "y", "regression", where="t", family="gp", **short)
+    assert table_scores(asked, test, where="t")["nll"] > constant + 1
+    words = Frame({"a": np.array(["u", "v", None] * 20, object), "y": np.arange(60.0)})
+    assert fit_table(words, "y", "regression", where="t", **QUICK).estimator.family_scores_ == {}
+    whole = Frame({"a": np.array(["u", "v", "w"] * 20, object), "y": np.arange(60.0)})
+    assert set(fit_table(whole, "y", "regression", where="t", **QUICK).estimator.family_scores_) == {"ensemble", "gp"}
+
+
 @pytest.mark.slow
 def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_afterwards(tmp_path):
     file = table_file(tmp_path / "prices.csv", rows(120))
@@ -415,7 +436,7 @@ def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_
     train, test = split(read_frame(file), 0.1, 0)
     coder = ColumnCoder.of(train.without("price"))
     x, x_test = (coder.matrix(part.without("price"), where="t") for part in (train, test))
-    alone = SDEBNNRegressor(members=2, random_state=0).fit(x, train.columns["price"])
+    alone = SDEBNNRegressor(family="ensemble", members=2, random_state=0).fit(x, train.columns["price"])
     assert result["nll"] == pytest.approx(-alone.log_prob(x_test, test.columns["price"]).mean(), rel=1e-6)
     assert result["rmse"] == pytest.approx(np.sqrt(np.mean((alone.predict(x_test) - test.columns["price"]) ** 2)))
     assert train_table(settings, tmp_path / "run", resume=True) == result

@@ -29,8 +29,7 @@ from sdebnn.outcomes import TARGETS, NumberOutcomes
 
 FamilyName = Literal["auto", "ensemble", "gp"]
 NoiseName = Literal["gaussian", "laplace", "student"]
-# In nats, for which a Gaussian process is used. All members together predict better than those that held a row out, and
-# the held-out rows took part in the choice of the hyperparameters.
+# In nats, for which a Gaussian process is used: all members together predict better than those that held a row out.
 MIN_GAIN = 0.05
 STUDENT_DF = 5.0  # degrees of freedom
 FUNCTIONS = 32  # that represent a Gaussian process in outcomes
@@ -169,7 +168,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ) -> tuple[GaussianProcess, float]:
         """A Gaussian process, and the mean log density that it gives to held-out rows."""
         process = self._fitted_process(table, check)
-        return process, process.held_out_log_density(held_out)
+        return process, process.held_out_log_density(held_out, check=check)
 
     def _fitted_process(self, table: Table, check: Callable[[], None] = lambda: None) -> GaussianProcess:
         x, y = self.encoding_.columns.clipped(table.x), self.y_scaling_.to(table.y)

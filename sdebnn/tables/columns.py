@@ -78,6 +78,11 @@ class ColumnCoder(NamedTuple):
         """The number of columns of the matrix."""
         return sum(part.width for part in self.parts)
 
+    @property
+    def with_missing(self) -> bool:
+        """Whether a cell was missing in training, in any column of the matrix."""
+        return any(part.with_missing if isinstance(part, NumberColumn) else None in part.words for part in self.parts)
+
     def matrix(self, frame: Frame, *, where: str) -> np.ndarray:
         """The matrix of some rows, "row column". Columns that are missing are refused, others ignored aloud."""
         names = [part.name for part in self.parts]

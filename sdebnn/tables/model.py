@@ -155,9 +155,16 @@ def known_rows(frame: Frame, target: str, *, where: str) -> Frame:
 
 
 def fit_table(frame: Frame, target: str, task: Task, *, where: str, **parameters: Any) -> TableModel:
-    """Fit the estimator of a task, with these parameters, to the rows of a frame."""
+    """Fit the estimator of a task, with these parameters, to the rows of a frame.
+
+    If a cell of the inputs is missing, a regression is fitted by the ensemble, unless ``family`` says otherwise. What
+    a missing cell would have told is noise, so rows with such cells are noisier than others. The noise of a Gaussian
+    process is the same for all rows, and a few incomplete rows that are held out do not reliably show the error.
+    """
     inputs = frame.without(target)
     coder = ColumnCoder.of(inputs)
+    if task == "regression" and coder.with_missing:
+        parameters = {"family": "ensemble", **parameters}
     matrix = coder.matrix(inputs, where=where)
     estimator = (SDEBNNRegressor if task == "regression" else SDEBNNClassifier)(**parameters)
     estimator.fit(matrix, targets_of(frame.columns[target], task))
