@@ -25,7 +25,7 @@ from sdebnn.tables.model import (
     targets_of,
     task_of,
 )
-from sdebnn.tables.rows import TableSettings, _with_all_classes, split
+from sdebnn.tables.rows import TableSettings, _with_all_classes, split, table_rows
 from sdebnn.tables.runs import read_table_run, train_table
 
 QUICK = {"members": 1, "max_iter": 40, "random_state": 0}
@@ -253,6 +253,15 @@ def test_the_task_is_inferred_where_it_is_plain():
         task_of("y", np.array(["a", "b"], object), "regression")
     with pytest.raises(ValueError, match="task='ranking'"):
         task_of("y", np.arange(5.0), "ranking")
+
+
+def test_a_target_that_differs_in_nearly_every_row_is_not_one_of_classes(tmp_path):
+    text = "x,name\n" + "".join(f"{i},Mr {chr(97 + i)}.\n" for i in range(26))
+    file = written(tmp_path / "t.csv", text)
+    with pytest.raises(ValueError, match=r"'name' holds 26 different labels in 26 rows, such as 'Mr a\.'"):
+        table_rows(TableSettings(str(file), "name"))
+    twice = written(tmp_path / "twice.csv", text + text.removeprefix("x,name\n"))
+    assert table_rows(TableSettings(str(twice), "name")).task == "classification"
 
 
 def test_rows_without_a_target_are_left_out_aloud():

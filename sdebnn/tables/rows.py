@@ -13,6 +13,7 @@ from sdebnn.checks import check_count, check_positive, shown
 from sdebnn.columns import NAMES
 from sdebnn.data import Part, find, load
 from sdebnn.data.storage import file_md5
+from sdebnn.data.tabular import MAX_CLASSES_OF_FEW
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.model import Task, known_rows, targets_of, task_of
 
@@ -106,10 +107,22 @@ def _file_rows(settings: TableSettings) -> TableRows:
     if target in NAMES or target.startswith("p("):
         raise ValueError(f"the target is called {target!r}, as a column of forecasts is: rename it in {where}.")
     task = task_of(target, frame.columns[target], settings.task)
+    if task == "classification":
+        _check_classes(target, targets_of(frame.columns[target], task))
     train, test = split(frame, settings.test, settings.seed)
     if task == "classification" and test is not None:
         train, test = _with_all_classes(train, test, target)
     return TableRows(target, task, train, test)
+
+
+def _check_classes(target: str, labels: np.ndarray) -> None:
+    """Refuse a target that is different in nearly every row, as a name or a number with a unit is."""
+    classes = np.unique(labels)
+    if len(classes) > max(MAX_CLASSES_OF_FEW, len(labels) // 2):
+        raise ValueError(
+            f"the target {shown(target)} holds {len(classes)} different labels in {len(labels)} rows, such as "
+            f"{shown(str(labels[0]))}: choose another target, leave out rare classes, or write numbers as plain digits."
+        )
 
 
 def split(frame: Frame, share: float, seed: int) -> tuple[Frame, Frame | None]:
