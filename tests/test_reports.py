@@ -117,6 +117,7 @@ def test_a_report_says_what_was_trained_what_not_to_trust_and_how_to_repeat_it(r
     assert "http" not in text.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 def test_runs_stand_side_by_side_and_kinds_do_not_mix(run, line, tmp_path, refused):
     other = tmp_path / "run"
     shutil.copytree(run, other)
@@ -203,6 +204,7 @@ def test_the_summary_says_whether_forecasts_are_as_sure_as_they_should_be(run, l
     assert "95 % intervals of wave contain" in summary(subject(line))
 
 
+@pytest.mark.slow
 def test_long_names_leave_room_for_the_pictures(run, tmp_path):
     folders = [tmp_path / ("a run with a very long name, and more of it, which goes on and on " + end) for end in "xy"]
     for folder in folders:
@@ -277,6 +279,7 @@ def test_curves_go_on_over_stages_and_lines_that_were_cut_off_are_left_out(run, 
     assert all(a["epoch"] <= b["epoch"] for a, b in pairwise(curve))
 
 
+@pytest.mark.slow
 def test_scores_elsewhere_are_shown_if_they_were_measured(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
