@@ -190,11 +190,12 @@ def load_outcomes(folder: Path) -> Outcomes:
 
 
 def telling_rows(outcomes: Outcomes, count: int = 8) -> Int[np.ndarray, " row"]:
-    """Examples to look at: of classes the surest mistakes, the least certain ones and the surest, else all of them."""
+    """Examples to look at, each once: of classes the surest mistakes, the least certain and the surest; else all."""
     if isinstance(outcomes, NumberOutcomes):
         return np.arange(len(outcomes.y))[:MAX_SHOWN]
     order, wrong = np.argsort(-outcomes.probs.max(-1), kind="stable"), outcomes.wrong
-    return np.concatenate([order[wrong[order]][:count], order[::-1][:count], order[~wrong[order]][:count]])
+    rows = np.concatenate([order[wrong[order]][:count], order[::-1][:count], order[~wrong[order]][:count]])
+    return rows[np.sort(np.unique(rows, return_index=True)[1])]
 
 
 def save_examples(folder: Path, x: np.ndarray, rows: Int[np.ndarray, " row"]) -> None:

@@ -10,7 +10,15 @@ from scipy import special, stats
 from test_files import mutations
 
 from sdebnn import Categorical, Gaussian
-from sdebnn.outcomes import OUTCOMES_FILE, ClassOutcomes, NumberOutcomes, load_outcomes, outcomes_of, save_outcomes
+from sdebnn.outcomes import (
+    OUTCOMES_FILE,
+    ClassOutcomes,
+    NumberOutcomes,
+    load_outcomes,
+    outcomes_of,
+    save_outcomes,
+    telling_rows,
+)
 from sdebnn.records import load_one, save_one
 
 KEY = jax.random.key(0)
@@ -144,3 +152,11 @@ def test_forged_probabilities_are_refused(classes, tmp_path):
     save_outcomes(tmp_path, classes._replace(samples=2 * classes.samples))
     with pytest.raises(ValueError, match="no probabilities"):
         load_outcomes(tmp_path)
+
+
+def test_an_example_to_look_at_is_shown_once():
+    """The only mistake is the surest mistake and the least certain example, too."""
+    confidence = np.array([0.9, 0.55, 0.8, 0.7])
+    samples = np.stack([confidence, 1 - confidence], -1)[None].astype(np.float32)
+    outcomes = ClassOutcomes(samples, np.array([0, 1, 0, 0]), ("a", "b"))
+    assert telling_rows(outcomes, 2).tolist() == [1, 3, 0, 2]
