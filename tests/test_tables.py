@@ -313,6 +313,13 @@ def test_a_missing_word_is_mentioned_if_none_was_in_training(model):
         forecast(model, frame, where="new.csv")
 
 
+def test_a_missing_number_counts_as_known_if_none_was_missing_in_training_and_this_is_said():
+    coder = ColumnCoder.of(Frame({"size": np.array([1.0, 2.0, 9.0])}))
+    with pytest.warns(UserWarning, match=r"1 numbers are missing in column 'size'.* its median, 2, .* too certain"):
+        found = coder.matrix(Frame({"size": np.array([4.0, np.nan])}), where="new.csv")
+    np.testing.assert_array_equal(found, [[4.0], [2.0]])
+
+
 def test_rows_as_json_may_have_other_fields_and_say_true_or_false(model):
     forecaster = TableForecaster(model)
     with pytest.warns(UserWarning, match="the model does not use 'id'"):

@@ -104,7 +104,8 @@ class ColumnCoder(NamedTuple):
             if not part.with_missing and np.isnan(column).any():
                 warnings.warn(
                     f"{where}: {int(np.isnan(column).sum())} numbers are missing in column {shown(part.name)}, and "
-                    f"none was in training: they count as its median, {part.median:g}.",
+                    f"none was in training: they count as its median, {part.median:g}, as if known, so that the "
+                    "forecasts of these rows are too certain.",
                     stacklevel=3,
                 )
             return part.encoded(column)
