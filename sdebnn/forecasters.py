@@ -129,6 +129,11 @@ class NetForecaster(NamedTuple):
             names = folders.members(path)
             name = "x" if "x" in names or len(names) != 1 else next(iter(names))
             return Examples(self._checked(str(path), formats.array_in(path, name)))
+        if self.about.are_images and path.suffix != ".npy" and path.is_file():
+            raise ValueError(
+                f"{path} holds no images: pass a picture ({', '.join(PICTURES)}), a folder of them, or a .npy or .npz "
+                "file."
+            )
         return Examples(self._checked(str(path), formats.mapped(path)))
 
     def from_json(self, rows: Any) -> Examples:

@@ -108,6 +108,12 @@ def test_data_of_one_s_own_are_read_from_every_kind_of_file(forecaster, tmp_path
     assert of_file["accuracy"] == pytest.approx(float(metrics.accuracy(proba[None], y)))
 
 
+def test_a_table_is_refused_by_a_net_of_images(forecaster, tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"rows\.csv holds no images: pass a picture"):
+        forecaster.read(tmp_path / "rows.csv")
+
+
 def test_labels_are_classes_by_their_names_or_else_by_their_numbers(tmp_path):
     file, numbered, named = tmp_path / "t.npz", ("-1", "5", "10"), ("cat", "dog", "eel")
     assert _class_numbers(file, np.array([10, -1, 5, 5]), numbered).tolist() == [2, 0, 1, 1]
