@@ -179,8 +179,8 @@ LIKELIHOODS = {
     "classes": Categorical,
     "weights": lambda: Weighted(StudentT(4.0, None)),
 }
-# Parts of a solve, which no model holds.
-TRANSIENT = {"Brownian", "BrownianPath", "Grid", "NoiseOnWeights", "Posterior"}
+# Parts of a solve or of a training, which no model holds.
+TRANSIENT = {"Brownian", "BrownianPath", "Grid", "NoiseOnWeights", "Posterior", "RandomMixing"}
 
 
 def bits(leaf):

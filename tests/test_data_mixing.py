@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sdebnn.artifacts.outlines import from_outline, outline
 from sdebnn.data import RandomMixing, RandomView
 from sdebnn.data.mixing import altered, combined, patterns
 from sdebnn.presets import About, preset
@@ -104,3 +105,8 @@ def test_a_preset_mixes_images_and_refuses_to_mix_tables():
     assert not mixed.view.cutout
     with pytest.raises(ValueError, match="mixing is for images, and numbers has none"):
         preset("fast", About("numbers", (3,), None, 9, (0.0,) * 3, (1.0,) * 3, (0.0,), (1.0,)), mixing=True)
+
+
+def test_the_outline_of_a_training_keeps_its_mixing():
+    mixing = RandomMixing(RandomView(2, flip=True), rounds=2, share=0.25, strength=5.0, finest=9.0)
+    assert from_outline(outline(mixing)) == mixing
