@@ -81,8 +81,8 @@ class StateDistance(NamedTuple):
 
     Its logarithm is in standard deviations of the mean logarithmic distance of a layer.
 
-    distance = StateDistance.of(model, x_train, y_train, key=key)
-    strange = distance.to(model, x_new) > 1
+        distance = StateDistance.of(model, x_train, y_train, key=key)
+        strange = distance.to(model, x_new) > 1
     """
 
     layers: tuple[LayerDistance, ...]

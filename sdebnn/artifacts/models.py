@@ -110,7 +110,7 @@ def _traced_shapes(model: AbstractModel, inputs: Any) -> tuple[dict[str, Any] | 
     row = as_inputs("inputs", inputs[:1])
     if row.size > MAX_INPUTS or row.ndim > MAX_AXES:
         raise ValueError(f"inputs: an example has shape {row.shape[1:]}, too many numbers or axes: leave inputs out.")
-    outputs = outputs_of(model, jax.ShapeDtypeStruct(row.shape, row.dtype))
+    outputs = output_shape(model, jax.ShapeDtypeStruct(row.shape, row.dtype))
     return {"shape": list(row.shape), "dtype": str(row.dtype)}, list(outputs.shape)
 
 
@@ -127,13 +127,13 @@ def _check_shapes(model: AbstractModel, inputs: Any, outputs: Any) -> None:
         raise ValueError(f"has inputs of dtype {shown(dtype)}")
     try:
         # The type may be wider than this process computes in.
-        found = outputs_of(model, jax.ShapeDtypeStruct(tuple(sizes), jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))))
+        found = output_shape(model, jax.ShapeDtypeStruct(tuple(sizes), jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))))
     except Exception as error:  # whatever a user's own module may raise
         raise ValueError(f"holds a model that refuses its own inputs ({first_line(error)})") from None
     if list(found.shape) != outputs:
         raise ValueError(f"holds a model with outputs of shape {list(found.shape)}, not {shown(outputs)}")
 
 
-def outputs_of(model: AbstractModel, row: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def output_shape(model: AbstractModel, row: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """The shape and type of the outputs for a batch of this shape. Nothing is computed."""
     return jax.eval_shape(lambda x, key: model.solve(x, key=key).outputs, row, jax.random.key(0))

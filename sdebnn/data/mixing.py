@@ -91,8 +91,8 @@ class RandomMixing(eqx.Module):
 def combined(images: Images, others: Images, strength: float, *, key: PRNGKeyArray) -> Images:
     """Each image with some of another: a x + b z around grey, or x^a z^b, by chance.
 
-    b has the law of 1 - u^(1/strength), u uniform, and by chance the sign -; then a is 1 - b, or with a negative b
-    1 + |b|, each with a weight of its own.
+    Two weights c and d are drawn independently, each as 1 - u^(1/strength) with u uniform. With equal chances,
+    a = 1 - c and b = d, or a = 1 + c and b = -d.
     """
     times_key, sign_key, weight_key = jax.random.split(key, 3)
     small = 1 - jax.random.uniform(weight_key, (2, len(images), 1, 1, 1)) ** (1 / strength)

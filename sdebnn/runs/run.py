@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from sdebnn.artifacts.encoding import first_line
-from sdebnn.artifacts.models import outputs_of
+from sdebnn.artifacts.models import output_shape
 from sdebnn.artifacts.outlines import from_outline, outline
 from sdebnn.contract import AbstractModel, check_model
 from sdebnn.devices import platform
@@ -184,7 +184,7 @@ def _check_outputs(out: Path, about: About, model: AbstractModel) -> None:
     row = jax.ShapeDtypeStruct((1, *about.shape), jnp.uint8 if about.are_images else jnp.float32)
     wanted = (1, len(about.target_center) if about.classes is None else len(about.classes))
     try:
-        found = outputs_of(model, row).shape
+        found = output_shape(model, row).shape
     except Exception as error:  # whatever a net of wrong sizes may raise
         raise broken(out / "run.json", f"outlines a net that refuses its inputs ({first_line(error)})") from None
     if found != wanted:
