@@ -29,7 +29,7 @@ import record
 
 import sdebnn
 from sdebnn.nets import paper_net
-from sdebnn.train.batches import StepBatches
+from sdebnn.train.batches import ChosenRows
 from sdebnn.train.loop import Call, Job, program, start
 
 BATCH, EXAMPLES = 128, 1280
@@ -50,7 +50,7 @@ def our_step() -> tuple[Callable[[], None], dict[str, float]]:
     order = jax.random.permutation(keys[3], EXAMPLES).reshape(steps, BATCH)
 
     def call(state) -> Call:
-        batches = StepBatches(x, y, order, state.step + 0)
+        batches = ChosenRows(x, y, order, state.step + 0)
         return Call(job, like, rest, batches, keys[4], state.step + 1, jnp.asarray(1000, jnp.int32))
 
     state = start(parameters, job)

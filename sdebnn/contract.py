@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key, Num, PRNGKeyArray, PyTree
 
 from sdebnn.checks import check_count, check_key, check_object, shown
@@ -18,6 +19,7 @@ from sdebnn.data import Inputs, as_arrays, batch_dtype
 from sdebnn.integrate import Guide, Solution
 from sdebnn.integrate.stability import warn_if_unstable
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.meshes import DATA, DRAW, is_local, on_mesh, padded
 from sdebnn.programs import compiled
 
 T = TypeVar("T")
@@ -51,25 +53,32 @@ def parameter_count(tree: PyTree) -> int:
 class AbstractModel(eqx.Module):
     """A posterior over functions. A key names one function, evaluated on a batch by ``model(x, key=key)``.
 
-    To write your own, subclass it with ``solve``. Its floating-point arrays are what ``fit`` trains, and ``kl`` is what
-    the bound charges for them, in nats. The same key must always give the same function:
+    The outputs of a call are "example output", and the KL is one number, in nats. To write your own, subclass it with
+    ``solve``. Its floating-point arrays are what ``fit`` trains, and ``kl`` is what the bound charges for them. The
+    same key must always give the same function:
 
         class Jitter(AbstractModel):
-            weight: Array
-            log_std: Array
+            weight: jax.Array
+            log_std: jax.Array
 
             def solve(self, x, *, key, with_roughness=False):
                 noise = jax.random.normal(key, self.weight.shape)
                 w = self.weight + jnp.exp(self.log_std) * noise
-                kl = 0.5 * jnp.sum(jnp.exp(2 * self.log_std) + self.weight**2 - 1 - 2 * self.log_std)
-                return Solution(x @ w, kl)
+                variance = jnp.exp(2 * self.log_std)
+                nats = 0.5 * (variance + self.weight**2 - 1) - self.log_std
+                return Solution(x @ w, jnp.sum(nats))
+
+        outputs, kl = Jitter(jnp.zeros((1, 1)), jnp.zeros((1, 1)))(x, key=key)
 
     Every other method has a default and is needed only for what its docstring says.
     """
 
     @abstractmethod
     def solve(self, x: Num[Array, "example *input"], *, key: PRNGKeyArray, with_roughness: bool = False) -> Solution:
-        """Evaluate the function that the key names on a batch. Return its outputs, the KL, and what the solve took."""
+        """Evaluate the function that the key names on a batch. Return its outputs, the KL, and what the solve took.
+
+        ``with_roughness`` asks for the roughness of the hidden states, which a model without dynamics leaves at 0.
+        """
 
     @final
     def __call__(
@@ -229,7 +238,13 @@ def as_data(
 
 
 def draw_keys(key: PRNGKeyArray, draws: int, model: AbstractModel | None = None) -> Key[Array, " draw"]:
-    """The keys of the first, second, ... draw under a key; those of a model if it is given."""
+    """The keys of the first, second, ... draw under a key; those of a model if it is given.
+
+        each = draw_keys(key, 4, model)
+        outputs, kl = model(x, key=each[0])
+
+    ``predict(model, x, draws=4, key=key)`` evaluates the functions that these four keys name.
+    """
     check_key(key)
     check_count("draws", draws)
     return _indexed_keys(key, draws) if model is None else model.draw_keys(key, draws)
@@ -256,9 +271,18 @@ def check_trainable(model: AbstractModel, likelihood: AbstractLikelihood, *, has
 
 
 def solutions(
-    model: AbstractModel, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int
+    model: AbstractModel,
+    x: Num[Array, "example *input"],
+    keys: Key[Array, " draw"],
+    at_once: int,
+    mesh: Mesh | None = None,
 ) -> Solution:
-    """The solutions of several draws, ``at_once`` of them in parallel; each part gets an axis of draws in front."""
+    """The solutions of several draws, ``at_once`` of them in parallel; each part gets an axis of draws in front.
+
+    On a mesh, its devices share examples and draws; the model must be on all of them (``on_mesh``).
+    """
+    if mesh is not None:
+        return _shared_solutions(model, x, keys, at_once, mesh)
     if at_once > 1:
         return _draws(model, x, keys, at_once)
     # One program, called repeatedly: convolutions then have no additional axis and are not inside a loop.
@@ -277,6 +301,51 @@ def over_draws(one: Callable[[PRNGKeyArray], T], keys: Key[Array, " draw"], at_o
     filled = jnp.concatenate([keys, keys[: rounds * size - keys.size]]).reshape(rounds, size)
     results = lax.map(jax.vmap(one), filled)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: keys.size], results)
+
+
+def _shared_solutions(
+    model: AbstractModel, x: Num[Array, "example *input"], keys: Key[Array, " draw"], at_once: int, mesh: Mesh
+) -> Solution:
+    """The solutions, computed by the devices of a mesh. Rows and keys that fill up their shares are left out."""
+    examples, draws = x.shape[0], keys.size
+    x = on_mesh(padded(x, mesh.shape[DATA]), mesh, DATA)
+    whole = padded(keys, mesh.shape[DRAW])
+    # As without a mesh: either all draws in one program, or one draw a device in a program that is called repeatedly.
+    size = len(whole) if at_once > 1 else mesh.shape[DRAW]
+    rounds = [on_mesh(whole[i : i + size], mesh, DRAW) for i in range(0, len(whole), size)]
+    found = [_draws_on_mesh(model, x, some, at_once, mesh) for some in rounds]
+    found = jax.tree.map(lambda *each: jnp.concatenate(each)[:draws], *found)
+    if not isinstance(found.outputs, Tracer):  # results are on the default device, whatever the mesh is
+        found = jax.tree.map(lambda part: jnp.asarray(np.asarray(part)), found)
+    return found._replace(outputs=found.outputs[:, :examples])
+
+
+@compiled
+def _draws_on_mesh(model: AbstractModel, x: Array, keys: Key[Array, " draw"], at_once: int, mesh: Mesh) -> Solution:
+    arrays, rest = eqx.partition(model, eqx.is_array)
+
+    def share(arrays: PyTree, x: Array, keys: Array) -> Solution:
+        model = eqx.combine(arrays, rest)
+        if keys.size == 1:
+            found = jax.tree.map(lambda part: part[None], _as_arrays(model.solve(x, key=keys[0])))
+        else:
+            found = over_draws(lambda key: _as_arrays(model.solve(x, key=key)), keys, at_once)
+        # Adaptive steps, and what is computed of them, may differ between the shares of the examples.
+        others = (part if name == "outputs" else part[:, None] for name, part in found._asdict().items())
+        return Solution(*others)
+
+    both, everywhere = PartitionSpec(DRAW, DATA), PartitionSpec()
+    found = jax.shard_map(
+        share, mesh=mesh, in_specs=(everywhere, PartitionSpec(DATA), PartitionSpec(DRAW)), out_specs=both,
+        check_vma=False,
+    )(arrays, x, keys)  # fmt: skip
+    found = Solution(
+        found.outputs, jnp.mean(found.kl, 1), jnp.max(found.evaluations, 1), jnp.all(found.finished, 1),
+        jnp.mean(found.roughness, 1), jnp.max(found.shadow_distance, 1),
+    )  # fmt: skip
+    if is_local(mesh):
+        return found
+    return lax.with_sharding_constraint(found, NamedSharding(mesh, everywhere))
 
 
 @compiled

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sdebnn import metrics
@@ -25,6 +26,7 @@ from sdebnn.convolutions import Pixels
 from sdebnn.data import Inputs, TrainingInputs, is_lazy
 from sdebnn.integrate import Solution
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.meshes import on_mesh, prediction_mesh
 from sdebnn.models import blocks, map_blocks, refined
 
 DRAWS_AT_ONCE = 16  # enough to fill a processor, and few enough to bound memory
@@ -44,6 +46,7 @@ def predict(
     draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
+    mesh: Mesh | None = None,
     return_evaluations: Literal[False] = False,
 ) -> Samples: ...
 
@@ -59,6 +62,7 @@ def predict(
     draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
+    mesh: Mesh | None = None,
     return_evaluations: Literal[True],
 ) -> tuple[Samples, Int[Array, " draw"]]: ...
 
@@ -73,26 +77,36 @@ def predict(
     draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
+    mesh: Mesh | None = None,
     return_evaluations: bool = False,
 ) -> Samples | tuple[Samples, Int[Array, " draw"]]:
     """The outputs of ``draws`` functions from the posterior: ``samples[i]`` is one function, evaluated at every x.
 
+        samples = predict(model, x, draws=4, key=key)
+        mean, std = samples.mean(0), samples.std(0)
+
     They are one array, "draw example output", of the likelihood's parameters (means, logits): ``likelihood.center`` and
-    ``likelihood.sample`` turn them into predictions of y. For an ``Ensemble``, ``draws`` is rounded up to a multiple of
-    the number of members, so that all have the same weight.
-    ``batch_size`` examples and ``draws_at_once`` draws are computed together; 1 draw at a time suits convolutions.
-    ``steps`` or ``rtol`` solve the trained model at another resolution. Each key has the same Brownian paths at all
-    resolutions, so that the samples converge as the solve is refined; with ``rtol``, samples depend on the other
-    examples of their batch, within the tolerance.
-    With ``return_evaluations``, the result is (samples, evaluations): how often each draw evaluated its field.
+    ``likelihood.sample`` turn them into predictions of y. The ``key`` names the functions: the same key gives the same
+    ones, and more ``draws`` keep the earlier ones. For an ``Ensemble``, ``draws`` is rounded up to a multiple of the
+    number of members, so that all have the same weight.
+
+    ``batch_size`` examples and ``draws_at_once`` draws (default: 16) are computed together; 1 draw at a time suits
+    convolutions. ``steps`` or ``rtol`` solve the trained model at another resolution. Each key has the same Brownian
+    paths at all resolutions, so that the samples converge as the solve is refined; with ``rtol``, samples depend on the
+    other examples of their batch, within the tolerance. The devices of a ``mesh`` share examples and draws; by default
+    they are all devices of this process. With ``return_evaluations``, the result is (samples, evaluations): how often
+    each draw evaluated its field.
     """
-    solutions = _solutions(_at_resolution(model, steps, rtol), x, draws, key, batch_size, draws_at_once)
+    solutions = _solutions(_at_resolution(model, steps, rtol), x, draws, key, batch_size, draws_at_once, mesh)
     _warn_of_other_pixels(model, x)
     return (solutions.outputs, jnp.asarray(solutions.evaluations)) if return_evaluations else solutions.outputs
 
 
 class UncertaintySources(NamedTuple):
-    """Standard deviations of a prediction, by their source."""
+    """Standard deviations of a prediction, by their source: ``weights``, observation ``noise`` and ``solver``.
+
+    Each is an array "example target".
+    """
 
     weights: Float[Array, "example target"]
     noise: Float[Array, "example target"]
@@ -108,18 +122,24 @@ def uncertainty_sources(
     key: PRNGKeyArray,
     batch_size: int = 1000,
     draws_at_once: int = DRAWS_AT_ONCE,
+    mesh: Mesh | None = None,
 ) -> UncertaintySources:
     """How much of a prediction's uncertainty comes from the weights, the observation noise, and the solver's error.
 
-    ``solver`` is the difference between these draws and draws with twice the steps (or a tenth of the tolerance) under
-    the same noise, extrapolated by the method's order; ``weights`` is the spread of the finer draws. If ``solver`` is
-    not small compared with ``weights``, take more steps, or use another method.
+        sources = uncertainty_sources(model, likelihood, x, draws=4, key=key)
+        most = sources.solver.max() / sources.weights.max()
+
+    ``draws``, ``key``, ``batch_size``, ``draws_at_once`` and ``mesh`` are those of ``predict``. The result holds three
+    standard deviations for each target of each example. ``solver`` is the difference between these draws and draws with
+    twice the steps (or a tenth of the tolerance) under the same noise, extrapolated by the method's order; ``weights``
+    is the spread of the finer draws. If ``solver`` is not small compared with ``weights``, take more steps, or use
+    another method.
     """
     check_model(model)
     check_likelihood(likelihood)
     factor = max([block.solver.tighter()[1] for block in blocks(model)], default=1.0)
     fine = map_blocks(lambda block: block.with_solver(block.solver.tighter()[0]), model)
-    here, there = (_solutions(law, x, draws, key, batch_size, draws_at_once).outputs for law in (model, fine))
+    here, there = (_solutions(law, x, draws, key, batch_size, draws_at_once, mesh).outputs for law in (model, fine))
     _warn_of_other_pixels(model, x)
     change = likelihood.center(here) - likelihood.center(there)
     return UncertaintySources(
@@ -168,18 +188,25 @@ def evaluate(
     draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
+    mesh: Mesh | None = None,
 ) -> dict[str, float]:
-    """Scores of the averaged forecast on (x, y): ``nll`` and ``kl`` in nats, and the scores of the likelihood.
+    """Scores of the averaged forecast on (x, y), by name.
 
-    ``log_likelihood`` is the mean over draws of log p(y | x, w) for each example, the other term of the ELBO.
+        scores = evaluate(model, likelihood, x, y, draws=4, key=key)
+        print(scores["nll"], scores["rmse"])
 
-    For ``Categorical`` these are ``accuracy``, ``ece`` and ``brier``, otherwise ``rmse`` and ``coverage_95``.
-    ``evaluations`` is how often a draw evaluated its field; ``steps`` and ``rtol`` are those of ``predict``. Every row
-    counts once, also under ``Weighted``. With one draw, the interval is that of the likelihood's noise around it.
+    - ``nll``: minus the log density of the targets under the averaged forecast, in nats an example.
+    - ``log_likelihood``: the mean over draws of log p(y | x, w), in nats an example, the other term of the ELBO.
+    - ``kl``: the KL of the posterior from the prior, in nats.
+    - ``evaluations``: how often a draw evaluated its field.
+    - For ``Categorical`` also ``accuracy``, ``ece`` and ``brier``, otherwise ``rmse`` and ``coverage_95``.
+
+    The other arguments are those of ``predict``. Every row counts once, also under ``Weighted``. With one draw, the
+    interval of ``coverage_95`` is that of the likelihood's noise around it.
     """
     return evaluation(
         model, likelihood, x, y, draws=draws, key=key, batch_size=batch_size, draws_at_once=draws_at_once, steps=steps,
-        rtol=rtol,
+        rtol=rtol, mesh=mesh,
     ).scores  # fmt: skip
 
 
@@ -203,12 +230,13 @@ def evaluation(
     draws_at_once: int = DRAWS_AT_ONCE,
     steps: int | None = None,
     rtol: float | None = None,
+    mesh: Mesh | None = None,
 ) -> Evaluation:
     """What ``evaluate`` computes, with the samples."""
     check_key(key)
     x, y = as_data(model, likelihood, x, y, key=key)
     draw_key, noise_key = jax.random.split(key)
-    solutions = _solutions(_at_resolution(model, steps, rtol), x, draws, draw_key, batch_size, draws_at_once)
+    solutions = _solutions(_at_resolution(model, steps, rtol), x, draws, draw_key, batch_size, draws_at_once, mesh)
     _warn_of_other_pixels(model, x)
     samples = solutions.outputs
     likelihood, y, _ = likelihood.split_weights(y)
@@ -260,15 +288,23 @@ def _at_resolution(model: AbstractModel, steps: int | None, rtol: float | None) 
 
 
 def _solutions(
-    model: AbstractModel, x: Inputs, draws: int, key: PRNGKeyArray, batch_size: int, draws_at_once: int
+    model: AbstractModel,
+    x: Inputs,
+    draws: int,
+    key: PRNGKeyArray,
+    batch_size: int,
+    draws_at_once: int,
+    mesh: Mesh | None,
 ) -> Solution:
     """The solutions of all draws, computed in batches of examples."""
     check_model(model)
     check_count("draws_at_once", draws_at_once)
     keys = draw_keys(key, draws, model)
+    mesh = prediction_mesh(mesh, (model, x), x.shape[0])
+    model = on_mesh(model, mesh)
 
     def of_batch(batch: Array) -> Solution:
-        found = solutions(model, batch, keys, draws_at_once)
+        found = solutions(model, batch, keys, draws_at_once, mesh)
         check_solution(found)  # waits for the device
         return found
 

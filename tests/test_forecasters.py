@@ -125,6 +125,7 @@ def test_labels_are_classes_by_their_names_or_else_by_their_numbers(tmp_path):
             _class_numbers(file, np.array([strange]), classes)
 
 
+@pytest.mark.slow
 def test_a_run_on_labels_0_and_5_has_two_classes_and_is_scored_on_them(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
     y = np.where(x[:, 0] > 0, 5, 0)
@@ -159,6 +160,7 @@ def test_json_that_holds_no_images_is_refused_in_words(forecaster, rows, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_done_goes_on_from_its_end(tmp_path, capsys):
     x, y = pictures(90, 0)
     np.savez(tmp_path / "data.npz", x=x, y=np.array(CLASSES)[y])

@@ -221,11 +221,11 @@ def test_a_device_that_runs_out_of_memory_gets_fewer_examples_at_once(monkeypatc
     model = SDEBNN.paper_mlp(1, 1, widths=(3,), drift=(2,), solver=FixedGrid(2), key=jax.random.key(0))
     x, real, seen = jnp.linspace(-1, 1, 10)[:, None], solutions, []
 
-    def small(model, x, keys, at_once):
+    def small(model, x, keys, at_once, mesh=None):
         seen.append(len(x))
         if len(x) > 3:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte.")
-        return real(model, x, keys, at_once)
+        return real(model, x, keys, at_once, mesh)
 
     whole = predict(model, x, draws=4, key=jax.random.key(1))
     monkeypatch.setattr("sdebnn.prediction.solutions", small)

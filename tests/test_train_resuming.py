@@ -84,6 +84,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_parameters(processe
         assert interrupted_run.leaves(interrupted_run.train(folder, resume=True)) == answer, folder.name
 
 
+@pytest.mark.slow
 def test_a_run_killed_inside_a_save_resumes_to_the_identical_parameters(processes, answer, memory, cache):
     # A save syncs and renames the arrays, then the record, then removes what is too old: twelve points in a row.
     for number in range(21, 33):

@@ -13,14 +13,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import typer
+from jax.sharding import Mesh
 
+from sdebnn.checks import shown
 from sdebnn.files import made_folder, write_whole
+from sdebnn.meshes import make_mesh
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+TYPES = {float: "a number", int: "a whole number", str: "a word"}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+
+
+MeshOption = Annotated[
+    str | None,
+    typer.Option("--mesh", help="Devices that share examples, times devices that share draws, such as 4x2."),
+]
+
+
+def mesh_of(text: str | None) -> Mesh | None:
+    """The mesh that an option names, or None."""
+    if text is None:
+        return None
+    data, cross, draw = text.partition("x")
+    if not (text.isascii() and data.isdigit() and (draw.isdigit() if cross else True)):
+        raise ValueError(f"mesh={shown(text)} is no mesh: pass two whole numbers, such as 4x2.")
+    return make_mesh(int(data), int(draw) if cross else 1)
 
 
 def key_of(seed: int) -> jax.Array:
@@ -100,6 +120,30 @@ def tables() -> Any:
         if (error.name or "").split(".")[0] not in ("sklearn", "scipy"):
             raise
         raise ValueError("tables need scikit-learn: pip install 'sdebnn[sklearn]'.") from None
+
+
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        help="NAME=VALUE in place of the preset's or the estimator's: learning_rate, sigma, batch_size; of nets also "
+        "prior_variance (of w_0) and ema; of tables also width, steps, max_iter, noise and family. Repeatable.",
+    ),
+]
+
+
+def parameters(given: list[str] | None, types: dict[str, type]) -> dict[str, Any]:
+    """The values of ``--param NAME=VALUE``, of these names and types."""
+    found = {}
+    for words in given or ():
+        name, equals, text = words.partition("=")
+        if not equals or name not in types:
+            raise ValueError(f"param={words!r} must be NAME=VALUE, where NAME is one of {', '.join(types)}.")
+        try:
+            found[name] = types[name](text)
+        except ValueError:
+            raise ValueError(f"param={words!r}: pass {TYPES[types[name]]} for {name}.") from None
+    return found
 
 
 def check_suits(given: dict[str, bool], why: str) -> None:

@@ -4,11 +4,12 @@ from sdebnn.data import augment, images, tabular, toy
 from sdebnn.data.arrays import as_arrays, as_floats, batch_dtype, is_lazy, is_resident
 from sdebnn.data.augment import RandomView
 from sdebnn.data.catalogue import CATALOGUE, find, load
-from sdebnn.data.dataset import DataSet, Inputs, Part, SelectedRows, check_part, held_out
+from sdebnn.data.dataset import DataSet, Part, check_part, held_out
 from sdebnn.data.distance import USUAL, Distance, features
 from sdebnn.data.download import get, is_here
 from sdebnn.data.entry import Entry, File, Request, Source
 from sdebnn.data.mixing import RandomMixing
+from sdebnn.data.rows import Inputs, SelectedRows, ShardedRows, name_of_row
 from sdebnn.data.standardise import Standardiser, evenly_spaced_rows, pixel_statistics
 from sdebnn.data.storage import home
 from sdebnn.data.training_inputs import TrainingInputs, UnlikeTrainingWarning
@@ -26,6 +27,7 @@ __all__ = [
     "RandomView",
     "Request",
     "SelectedRows",
+    "ShardedRows",
     "Source",
     "Standardiser",
     "TrainingInputs",
@@ -46,6 +48,7 @@ __all__ = [
     "is_lazy",
     "is_resident",
     "load",
+    "name_of_row",
     "pixel_statistics",
     "tabular",
     "toy",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, DTypeLike
 
 from sdebnn.checks import check_array, check_data
-from sdebnn.data.dataset import Inputs, RowSource
+from sdebnn.data.rows import Inputs, RowSource
 
 
 def batch_dtype(dtype: DTypeLike) -> np.dtype:

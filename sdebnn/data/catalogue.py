@@ -177,9 +177,14 @@ def load(
 ) -> DataSet:
     """Read a data set: a name of the catalogue, a row of your own, or files of your own.
 
-    Your own are a folder of pictures (``folders.images``), a .npz file, a folder of .npy files, or a .csv file of
-    numbers. ``test`` is the share of examples for the test part (a tenth) of data that have none, and ``size`` the side
-    to which pictures are scaled.
+        moons = sdebnn.data.load("moons")
+        x, y = moons.train
+        digits = sdebnn.data.load("digits", parts=("test",))
+        own = sdebnn.data.load("photos", size=16)
+
+    Your own are a folder of pictures (``folders.images``), a .npz file, a folder of .npy files or of shards
+    (``tabular.arrays``), or a .csv file of numbers. ``test`` is the share of examples for the test part (a tenth) of
+    data that have none, and ``size`` the side to which pictures are scaled.
 
     ``seed`` selects the split of a set that is not split by its publisher, and the sample of one that is generated.
     ``folder`` is the folder of all data sets (else SDEBNN_DATA, else the user's cache). With parts=("test",) the
@@ -210,7 +215,7 @@ def load(
 def _own_files(name: str, seed: int, test: float | None, size: int | None) -> DataSet:
     """The user's own data set, by the path of its file or folder."""
     path = Path(name)
-    arrays = (path / "x_train.npy").exists()
+    arrays = any((path / name).exists() for name in ("x_train.npy", "x_train-00000.npy"))
     if path.is_dir() and not arrays and folders.is_pictures(path):
         return folders.images(path, size=size, test=test, seed=seed)
     if size is not None and path.exists():

@@ -9,6 +9,7 @@ USUAL = 0.99  # share of the training rows that are at most as far from their ce
 RIDGE = 1e-3  # on the correlations, in which columns may depend on each other; few rows need more
 MAX_COLUMNS = 512  # beyond, correlations are not used
 MIN_ROWS_TO_SPLIT = 10
+MIN_FLAG_SPREAD = 0.3  # of a column of zeros and ones: a rare word or an empty cell alone does not make a row far
 GRID = 4  # images are compared by the means of so many rows and columns of tiles
 
 
@@ -26,20 +27,26 @@ class Distance(NamedTuple):
         if len(matrix) < MIN_ROWS_TO_SPLIT:
             found = Distance._unscaled(matrix).to(matrix)
         else:
-            one, other = matrix[::2], matrix[1::2]
-            found = np.concatenate([Distance._unscaled(one).to(other), Distance._unscaled(other).to(one)])
+            one, other, spread = matrix[::2], matrix[1::2], _spread(matrix)
+            found = np.concatenate(
+                [Distance._unscaled(one, spread).to(other), Distance._unscaled(other, spread).to(one)]
+            )  # fmt: skip
         return Distance._unscaled(matrix)._replace(limit=max(float(np.quantile(found, USUAL, method="higher")), 1e-12))
 
     @staticmethod
-    def _unscaled(matrix: np.ndarray) -> "Distance":
-        center, spread = matrix.mean(0), matrix.std(0)
-        # A constant that changes is far.
-        spread = np.where(spread > 0, spread, np.maximum(1e-6 * np.abs(center), 1e-12))
+    def _unscaled(matrix: np.ndarray, spread_of_all: np.ndarray | None = None) -> "Distance":
+        """The distance in other units. Columns that are constant here have the spread that they have in all rows."""
+        center, spread = matrix.mean(0), _spread(matrix)
+        if spread_of_all is not None:
+            spread = np.where(matrix.std(0) > 0, spread, spread_of_all)
         rows, columns = matrix.shape
         if columns > MAX_COLUMNS:
             return Distance(center, spread, np.ones(columns), 1.0)
         z = (matrix - center) / spread
-        root = linalg.cholesky(z.T @ z / rows + (RIDGE + columns / rows) * np.eye(columns), lower=True)
+        correlations = z.T @ z / rows
+        # Also of columns whose spread is not their own, so that they are not enlarged again.
+        np.fill_diagonal(correlations, 1 + RIDGE + columns / rows)
+        root = linalg.cholesky(correlations, lower=True)
         return Distance(center, spread, linalg.solve_triangular(root, np.eye(columns), lower=True), 1.0)
 
     @staticmethod
@@ -59,6 +66,14 @@ class Distance(NamedTuple):
         """The distance of every row. Above 1, a row is unlike 99 % of those of training."""
         z = self.standardised(matrix)
         return np.sqrt(((z * self.factor if self.factor.ndim == 1 else z @ self.factor.T) ** 2).mean(1)) / self.limit
+
+
+def _spread(matrix: np.ndarray) -> np.ndarray:
+    """The spread of every column, which is never zero."""
+    spread, is_flag = matrix.std(0), ((matrix == 0) | (matrix == 1)).all(0)
+    spread = np.where(is_flag & (spread > 0), np.maximum(spread, MIN_FLAG_SPREAD), spread)
+    # A constant that changes is far.
+    return np.where(spread > 0, spread, np.maximum(1e-6 * np.abs(matrix.mean(0)), 1e-12))
 
 
 def features(x: np.ndarray) -> np.ndarray:

@@ -23,6 +23,9 @@ from sdebnn.files import check_regular, remove_parts
 def get(name: str | Entry, folder: storage.Folder = None, *, base: str | None = None) -> Path:
     """Download the missing or damaged files of a data set, and return the folder that holds them.
 
+        folder = sdebnn.data.get("mnist")
+        mnist = sdebnn.data.load("mnist")
+
     ``name`` is a name of the catalogue or a row of your own; ``folder`` is the folder of all data sets, as in ``load``;
     ``base`` is another address with the same files.
     """

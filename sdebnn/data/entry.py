@@ -10,7 +10,12 @@ PARTS = ("train", "test")
 
 
 class File(NamedTuple):
-    """The size in bytes and the md5 of a file as it is published."""
+    """The size in bytes and the md5 of a file as it is published.
+
+        file = sdebnn.data.File(size=28_881, md5="d53e105ee54ea40749a09fcbcd1e9432")
+
+    ``sdebnn.data.get`` keeps a download only if both are right.
+    """
 
     size: int
     md5: str
@@ -18,6 +23,9 @@ class File(NamedTuple):
 
 class Source(NamedTuple):
     """The address at which a data set is published, and the files to fetch from there.
+
+        file = sdebnn.data.File(size=28_881, md5="d53e105ee54ea40749a09fcbcd1e9432")
+        source = sdebnn.data.Source("https://example.org/digits", {"labels.gz": file})
 
     If ``unpack`` is true, the files are tar archives that hold the files of ``Entry.digests``: they are unpacked after
     the download and then deleted.
@@ -54,12 +62,13 @@ class Entry(NamedTuple):
     itself where a name is accepted:
 
         def parabola(request):
-            x = np.random.default_rng(request.seed).uniform(-1, 1, (300, 1)).astype(np.float32)
+            x = np.random.default_rng(request.seed).uniform(-1, 1, (60, 1)).astype(np.float32)
             y = x**2
-            return Part(x[:200], y[:200]), Part(x[200:], y[200:])
+            return sdebnn.data.Part(x[:40], y[:40]), sdebnn.data.Part(x[40:], y[40:])
 
-        data = sdebnn.data.load(Entry("parabola", parabola, "A parabola.", shape=(1,)))
-        fitted = sdebnn.fit(model, likelihood, *data.train, key=key)
+        entry = sdebnn.data.Entry("parabola", parabola, "A parabola.", shape=(1,))
+        data = sdebnn.data.load(entry)
+        fitted = sdebnn.fit(model, likelihood, *data.train, key=key, epochs=20)
 
     If the files are published, ``source`` says where, and ``digests`` holds the md5 of the contents of each file, by
     its name without .gz: the reader compares them with ``storage.check_digest``. ``shape`` is the shape of one example,

@@ -48,6 +48,8 @@ def images(
 ) -> DataSet:
     """Pictures, .png or .jpg, in one folder for each class: FOLDER/cat/1.png, or FOLDER/train/cat/1.png and so on.
 
+        data = sdebnn.data.folders.images("photos", size=16, test=0.25)
+
     Without a folder for the test part, the share ``test`` of the pictures, a tenth, is drawn with the seed. Pictures of
     one size of at most 64 pixels are taken as they are. All others are scaled and cropped to squares of ``size``
     pixels, 32 unless told. If all are grey, the images have one channel, otherwise three. Transparent parts are white.
@@ -101,6 +103,8 @@ def labelled_pictures(folder: Path, shape: tuple[int, ...], classes: Sequence[st
 
 def npz(path: str | os.PathLike[str], *, test: float | None = None, seed: int = 0) -> DataSet:
     """Arrays x_train, y_train, x_test and y_test of a .npz file, or x and y, of which a share is drawn for the test.
+
+        data = sdebnn.data.folders.npz("table.npz", test=0.2)
 
     If y has one axis, it holds labels, whole numbers or text. Targets of a regression have two axes.
     """

@@ -13,7 +13,13 @@ Folder = str | os.PathLike[str] | None
 
 
 def home(folder: Folder = None) -> Path:
-    """The folder of all data sets: ``folder``, else the environment variable SDEBNN_DATA, else the user's cache."""
+    """The folder of all data sets: ``folder``, else the environment variable SDEBNN_DATA, else the user's cache.
+
+        print(sdebnn.data.home())
+        print(sdebnn.data.home("~/data"))
+
+    Data sets of the catalogue are read from there, and downloaded to there.
+    """
     if folder is not None:
         if not isinstance(folder, str | os.PathLike) or folder == "":
             raise ValueError(f"folder={shown(folder)} must be a path, such as 'data'.")

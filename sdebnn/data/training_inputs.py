@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jax.core import Tracer
 
-from sdebnn.data.dataset import Inputs
+from sdebnn.data.rows import Inputs
 from sdebnn.data.standardise import Standardiser
 
 # Limits within which inputs count as similar to the training inputs, in units of the training spread.
@@ -26,7 +26,16 @@ MAX_PIXELS_CHECKED, MAX_IMAGES_CHECKED = 1_000_000, 1000
 
 
 class UnlikeTrainingWarning(UserWarning):
-    """Inputs are far from those of training: their units, or their source, may be others."""
+    """Inputs are far from those of training: their units, or their source, may be others.
+
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sdebnn.data.UnlikeTrainingWarning)
+            samples = predict(net, images, draws=4, key=key)
+
+    Estimators, and nets that take images of bytes, warn so when they predict.
+    """
 
 
 class TrainingInputs(NamedTuple):

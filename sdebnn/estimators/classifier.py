@@ -21,7 +21,11 @@ from sdebnn.outcomes import ClassOutcomes
 
 
 class ClassForecast(NamedTuple):
-    """The probability of each class, in the order of ``classes_``, and the two parts of the entropy in nats."""
+    """What ``SDEBNNClassifier.forecast`` returns.
+
+    ``proba`` is the probability of each class, "row class", in the order of ``classes_``. ``uncertainty`` holds the two
+    parts of the entropy of every row, in nats.
+    """
 
     proba: np.ndarray
     uncertainty: Uncertainty
@@ -30,9 +34,16 @@ class ClassForecast(NamedTuple):
 class SDEBNNClassifier(ClassifierMixin, Estimator):
     """Classification by an ensemble of infinitely deep Bayesian nets, with calibrated probabilities.
 
+        from sdebnn import SDEBNNClassifier
+
+        classifier = SDEBNNClassifier(members=2, max_iter=100, random_state=0)
+        labels = classifier.fit(X, classes).predict(X)
+        probabilities = classifier.predict_proba(X)
+        sets = classifier.predict_set(X, coverage=0.9)
+
     Inputs are standardised inside. Labels may be numbers or strings, of two or more classes. The parameters are those
-    of ``SDEBNNRegressor`` without ``noise``. ``class_weight`` is a dictionary or "balanced", as in scikit-learn. With
-    ``conformal``, the sets of ``predict_set`` have the coverage that is asked for.
+    of ``SDEBNNRegressor`` without ``family`` and ``noise``. ``class_weight`` is a dictionary or "balanced", as in
+    scikit-learn. With ``conformal``, the sets of ``predict_set`` have the coverage that is asked for.
     """
 
     def __init__(
@@ -99,7 +110,7 @@ class SDEBNNClassifier(ClassifierMixin, Estimator):
         return Categorical()
 
     def predict_proba(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """The probability of each class, in the order of ``classes_``.
+        """The probability of each class, an array "row class", in the order of ``classes_``.
 
         With ``return_std``, also the standard deviation of each probability over draws of the network.
         """

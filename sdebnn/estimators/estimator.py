@@ -56,7 +56,10 @@ E = TypeVar("E", bound="Estimator")
 
 
 class Uncertainty(NamedTuple):
-    """The uncertainty of every row: what more data like those of the fit would remove, and what they would not."""
+    """The uncertainty of every row: what more data like those of the fit would remove, and what they would not.
+
+    ``reducible`` and ``noise`` are standard deviations of a regressor, and parts of the entropy of a classifier.
+    """
 
     reducible: np.ndarray
     noise: np.ndarray
@@ -124,7 +127,10 @@ class Estimator(BaseEstimator):
         self.warm_start, self.random_state, self.verbose = warm_start, random_state, verbose
 
     def fit(self: E, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> E:
-        """Train on the rows of X and their targets y. The weight of a row is the number of times it counts."""
+        """Train on the rows of X and their targets y. The weight of a row is the number of times it counts.
+
+        ``X`` is a table of numbers, an array or a data frame. Returned is the fitted estimator itself.
+        """
         check_process()
         self._check_parameters()
         before = dict(vars(self))

@@ -41,14 +41,18 @@ NOISES = {
 
 
 class Interval(NamedTuple):
-    """An interval for every row."""
+    """An interval for every row: arrays of its ends, ``lower`` and ``upper``."""
 
     lower: np.ndarray
     upper: np.ndarray
 
 
 class NumberForecast(NamedTuple):
-    """The mean and the standard deviation of every target, with its two parts, and an interval."""
+    """What ``SDEBNNRegressor.forecast`` returns: arrays with one entry for every row, or "row target".
+
+    ``mean`` and ``std`` are the mean and the standard deviation of the target, ``uncertainty`` the two parts of the
+    standard deviation, and ``interval`` an ``Interval``.
+    """
 
     mean: np.ndarray
     std: np.ndarray
@@ -59,31 +63,39 @@ class NumberForecast(NamedTuple):
 class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     """Regression by infinitely deep Bayesian nets, or by a Gaussian process: a mean and its uncertainty for every row.
 
+        from sdebnn import SDEBNNRegressor
+
+        regressor = SDEBNNRegressor(members=2, max_iter=100, random_state=0)
+        mean, std = regressor.fit(X, target).predict(X, return_std=True)
+        lower, upper = regressor.predict_interval(X, coverage=0.9)
+        from_function, from_noise = regressor.forecast(X).uncertainty
+
     Inputs and targets are standardised inside. Small tables need no tuning. There are two families. An ensemble of nets
     follows steps, kinks and noise that differs between rows. An exact Gaussian process is the limit of a net of
     infinite width; it predicts smooth targets with little noise far more accurately. By default both are fitted if the
     table has at most 2000 distinct rows, and the one that predicts held-out rows better is used. ``family_`` is its
     name, and ``family_scores_`` has the mean log density of the held-out rows for each. The parameters are:
 
-    family                  "auto", "ensemble" or "gp" (the Gaussian process). "auto" uses the ensemble alone if the
-                            table has more than 2000 distinct rows or no rows are held out
-    members, width, steps   number of nets in the ensemble, of their hidden units, and of the solver's steps over depth
-    sigma                   diffusion of the weights over depth
-    noise                   law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails). The
-                            noise of the Gaussian process is always Gaussian, and the same for all rows
-    kl_weight               weight of the KL in the objective: 1 gives the ELBO, and less trusts the data more
-    max_iter                training steps of each member, rounded up to whole epochs; ``learning_rate`` decays to zero
-                            over them
-    batch_size              rows in a step; by default 128 to 512, depending on the size of the table
-    early_stopping          each member holds out a ``validation_fraction`` of the rows, and stops when their prediction
-                            has not improved for ``n_iter_no_change`` validations. There are fifty validations in
-                            ``max_iter`` steps, at most one in an epoch. The same rows calibrate the forecast
-    draws                   networks that are averaged in a prediction, rounded up to a multiple of ``members``
-    conformal               compute ``predict_interval`` from a ``calibration_fraction`` of the rows, held out: it then
-                            has the coverage that is asked for, whatever the law of the data, if the rows to predict and
-                            the rows of the fit are exchangeable
-    warm_start              continue the training of the ensemble from the last fit; a Gaussian process is fitted anew
-    random_state, verbose   as in scikit-learn; ``verbose`` shows a progress bar
+    - ``family``: "auto", "ensemble" or "gp" (the Gaussian process). "auto" uses the ensemble alone if the table has
+      more than 2000 distinct rows or no rows are held out.
+    - ``members``, ``width``, ``steps``: the number of nets in the ensemble, of their hidden units, and of the solver's
+      steps over depth.
+    - ``sigma``: the diffusion of the weights over depth.
+    - ``noise``: the law of the targets around their mean: "gaussian", "laplace" or "student" (heavy tails). The noise
+      of the Gaussian process is always Gaussian, and the same for all rows.
+    - ``kl_weight``: the weight of the KL in the objective: 1 gives the ELBO, and less trusts the data more.
+    - ``max_iter``: the training steps of each member, rounded up to whole epochs. ``learning_rate`` decays to zero over
+      them.
+    - ``batch_size``: the rows in a step; by default 128 to 512, depending on the size of the table.
+    - ``early_stopping``: each member holds out a ``validation_fraction`` of the rows, and stops when their prediction
+      has not improved for ``n_iter_no_change`` validations. There are fifty validations in ``max_iter`` steps, at most
+      one in an epoch. The same rows calibrate the forecast.
+    - ``draws``: the networks that are averaged in a prediction, rounded up to a multiple of ``members``.
+    - ``conformal``: compute ``predict_interval`` from a ``calibration_fraction`` of the rows, held out. It then has the
+      coverage that is asked for, whatever the law of the data, if the rows to predict and the rows of the fit are
+      exchangeable.
+    - ``warm_start``: continue the training of the ensemble from the last fit; a Gaussian process is fitted anew.
+    - ``random_state``, ``verbose``: as in scikit-learn; ``verbose`` shows a progress bar.
 
     A weight in ``sample_weight`` is the number of times that a row counts. If the weights add up to 1, all rows
     together count as one.
@@ -185,7 +197,7 @@ class SDEBNNRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return NOISES[self.noise_][0]
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, ...]:
-        """The mean of the target of every row.
+        """The mean of the target of every row, an array "row" or, if there are several targets, "row target".
 
         With ``return_std``, also its standard deviation, of the function and the noise together.
         """

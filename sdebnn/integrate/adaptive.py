@@ -46,14 +46,19 @@ SolveState = tuple[Weights, Hidden | None, Float[Array, ""]]  # w, h and the KL 
 class Adaptive(AbstractSolver):
     """Steps chosen by the local error, held to ``rtol`` and ``atol`` in each of w, h and KL (root mean square).
 
-    ``solver``: any SDE solver of diffrax, such as ``diffrax.ShARK()``, ``SRA1()`` (order 1.5) or ``Heun()``. A solver
-    without an error estimate, such as ``SEA()``, compares each step with two half steps.
-    ``adjoint``: how gradients are computed. ``diffrax.RecursiveCheckpointAdjoint()`` stores some states and recomputes
-    the others, ``DirectAdjoint()`` stores all, ``BacksolveAdjoint()`` solves the stochastic adjoint equation backwards:
-    its memory does not grow with the number of steps, and its gradient is as accurate as the tolerance.
-    ``max_step`` is the length of the longest step, ``max_steps`` the largest number of steps that are tried.
-    ``noise_steps`` is the number of equal steps on which a key's Brownian path is first drawn; a virtual Brownian tree
-    interpolates between them.
+        block = bayesianize(field, drift=(8,), solver=Adaptive(rtol=1e-2), key=key)
+        hidden, kl = block(jnp.ones((5, 4)), key=key)
+
+    - ``rtol`` and ``atol``: the relative and the absolute tolerance. By default, both are equal.
+    - ``solver``: any SDE solver of diffrax, such as ``diffrax.ShARK()`` (the default), ``SRA1()`` (order 1.5) or
+      ``Heun()``. A solver without an error estimate, such as ``SEA()``, compares each step with two half steps.
+    - ``adjoint``: how gradients are computed. ``diffrax.RecursiveCheckpointAdjoint()``, the default, stores some states
+      and recomputes the others, ``DirectAdjoint()`` stores all, ``BacksolveAdjoint()`` solves the stochastic adjoint
+      equation backwards: its memory does not grow with the number of steps, and its gradient is as accurate as the
+      tolerance.
+    - ``max_step``: the length of the longest step. ``max_steps`` is the largest number of steps that are tried.
+    - ``noise_steps``: the number of equal steps on which a key's Brownian path is first drawn; a virtual Brownian tree
+      interpolates between them.
     """
 
     rtol: float
@@ -90,6 +95,11 @@ class Adaptive(AbstractSolver):
     def base(self) -> int:
         """The number of steps of the grid on which a key's Brownian path is first drawn."""
         return self.noise_steps
+
+    @property
+    def trains_on_meshes(self) -> bool:
+        """No: the loops of diffrax cannot be differentiated on several devices, with Equinox 0.13."""
+        return False
 
     def with_tolerance(self, rtol: float) -> "Adaptive":
         """The same solver with this ``rtol``, and ``atol`` changed in proportion."""

@@ -45,7 +45,13 @@ class Noise(NamedTuple):
 
 
 class Brownian(eqx.Module):
-    """Brownian motion on a base grid of [0, 1] with ``steps`` equal steps. Each step is drawn from its own key."""
+    """Brownian motion on a base grid of [0, 1] with ``steps`` equal steps. Each step is drawn from its own key.
+
+        motion = Brownian(10, 4, jnp.float32, key)
+        increments = motion.every_step().dB
+
+    ``size`` is the number of independent motions, ``dtype`` their type.
+    """
 
     steps: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
@@ -90,7 +96,13 @@ class _Increments(NamedTuple):
 
 
 class BrownianPath(diffrax.AbstractBrownianPath):
-    """The same Brownian motion between any two times, as a path of diffrax."""
+    """The same Brownian motion between any two times, as a path of diffrax.
+
+        path = BrownianPath(Brownian(10, 4, jnp.float32, key))
+        increment = path.evaluate(0.25, 0.5)
+
+    ``Adaptive`` gives it to the solvers of diffrax.
+    """
 
     base: Brownian
     starts: _Increments  # from depth 0 to the start of each base step
@@ -157,7 +169,13 @@ class BrownianPath(diffrax.AbstractBrownianPath):
 
 
 def noise_on_grid(base: Brownian, steps: int) -> Noise:
-    """The noise of the same Brownian motion on a grid of ``steps`` equal steps."""
+    """The noise of the same Brownian motion on a grid of ``steps`` equal steps.
+
+        motion = Brownian(10, 4, jnp.float32, key)
+        finer = noise_on_grid(motion, 20)
+
+    The result has increments and Lévy areas, "step weight". ``steps`` may be any number, finer or coarser.
+    """
     points = jnp.arange(steps + 1) * base.steps  # in units of 1 / (base steps), so that no time is rounded
     before, after = points[:-1] // steps, (points[1:] - 1) // steps
     s0, s1 = (

@@ -51,18 +51,22 @@ class Carried(NamedTuple):
 class FixedGrid(AbstractSolver):
     """Equal steps over depth [0, 1].
 
-    ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1, or an
-    ``AbstractMethod`` of your own. "reversible_heun" is unstable if the drift or the field contracts: it refuses a
-    prior with too large a ``rate``, and warns of a solve that became unstable.
-    ``gradient`` changes memory and time, but not the numbers: "backprop" stores the whole forward pass, "checkpoint"
-    the hidden state of each step, "reversible" (only with "reversible_heun") nothing, so that memory does not grow with
-    the number of steps.
-    ``unroll`` steps of a loop are compiled as one, which is faster to run and slower to compile. With ``None``, the
-    number depends on the platform; ``integrate/execution.py`` has these choices, ``sdebnn info`` prints them, and
-    ``sdebnn.describe(model, x)`` prints what they mean for a model.
-    ``at_once`` examples (``None``: all) are carried through the depth together: a few of them fit a CPU's cache.
-    ``noise_steps`` is the number of equal steps on which a key's Brownian path is first drawn; this grid then
-    interpolates it. With ``None``, it is drawn on this grid.
+        block = bayesianize(field, solver=FixedGrid(7, "ralston3"), key=key)
+        long = FixedGrid(1000, "reversible_heun", "reversible")
+
+    - ``steps``: the number of steps.
+    - ``method``: "euler", "heun", "ralston3" or "reversible_heun", of strong order 1, 1, 1.5 and 1, or an
+      ``AbstractMethod`` of your own. "reversible_heun" is unstable if the drift or the field contracts: it refuses a
+      prior with too large a ``rate``, and warns of a solve that became unstable.
+    - ``gradient`` changes memory and time, but not the numbers: "backprop" stores the whole forward pass, "checkpoint"
+      the hidden state of each step, "reversible" (only with "reversible_heun") nothing, so that memory does not grow
+      with the number of steps.
+    - ``unroll``: how many steps of a loop are compiled as one, which is faster to run and slower to compile. With
+      ``None``, the number depends on the platform; ``sdebnn info`` prints these choices, and ``describe`` prints what
+      they mean for a model.
+    - ``noise_steps``: the number of equal steps on which a key's Brownian path is first drawn; this grid then
+      interpolates it. With ``None``, it is drawn on this grid.
+    - ``at_once``: how many examples (``None``: all) are carried through the depth together: a few fit a CPU's cache.
     """
 
     steps: int = eqx.field(default=20, static=True)

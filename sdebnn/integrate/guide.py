@@ -57,9 +57,14 @@ class Moving(Protocol):
 class Guide(eqx.Module):
     """Steers the outputs of a block at some inputs to trained pseudo-observations.
 
-    ``points`` are these inputs, as states at depth 0; they are not trained. ``targets`` are the pseudo-observations, in
-    units that do not change in training. ``outputs`` is the number of outputs, which are the last entries of the state
-    at depth 1 (default: all of it).
+        guide = Guide(jnp.zeros((8, 4)))
+        block = bayesianize(field, drift=NoDrift(), guide=guide, key=key)
+        last = Deterministic(Readout(4, 1, key=key))
+        net = SDEBNN((Deterministic(Augment(1, 3)), block, last))
+
+    ``points`` are these inputs, as states at depth 0, "point state"; they are not trained. ``outputs`` is the number of
+    outputs, which are the last entries of the state at depth 1 (default: all of it). ``targets`` are the
+    pseudo-observations, in units that do not change in training.
 
     A new guide knows nothing, and the posterior is the prior. ``fit`` places its points among the inputs, and begins
     with pseudo-observations that follow from the targets there.

@@ -26,7 +26,12 @@ H = TypeVar("H")
 
 
 class Stages(NamedTuple):
-    """The weights at each stage of a step, NN_φ there, and what a guide sees at the first stage."""
+    """The weights at each stage of a step, NN_φ there, and what a guide sees at the first stage.
+
+        stages = Stages((jnp.ones(4),), (jnp.zeros(4),))
+
+    These are of a method with one stage, such as Euler's.
+    """
 
     weights: tuple[Weights, ...]
     corrections: tuple[Weights, ...]
@@ -46,11 +51,13 @@ class AbstractMethod(eqx.Module, Generic[W, H]):
     write an explicit Runge-Kutta method, give ``RungeKutta`` its tableau:
 
         midpoint = RungeKutta(
-            1.0, shares=(0.0, 1.0), c=(0.0, 0.5), a=((), (0.5,)), alpha=(0.0, 0.5), beta=(0.0, 0.0)
+            order=1.0, shares=(0.0, 1.0), c=(0.0, 0.5), a=((), (0.5,)),
+            alpha=(0.0, 0.5), beta=(0.0, 0.0),
         )
-        FixedGrid(20, midpoint)
+        solver = FixedGrid(20, midpoint)
 
-    For any other method, subclass this class, with fields that are static, and ``FixedGrid`` accepts it.
+    For any other method, subclass this class, with fields that are static, and ``FixedGrid`` accepts it. ``order`` is
+    the strong order of convergence, and ``shares`` the weight of each stage in the step, for the KL.
     """
 
     order: eqx.AbstractVar[float]  # strong order of convergence
@@ -135,6 +142,14 @@ class RungeKutta(AbstractMethod[Seeing, Hidden]):
 
     where A is the step's space-time Lévy area. The noise is additive: the strong order is 1 if the shares add up to 1,
     and 1.5 if also Σ share c = Σ share α = ½, Σ share β = 1 and Σ share (α² + β² / 12) = ½ (Rößler 2010).
+
+        heun = RungeKutta(
+            order=1.0, shares=(0.5, 0.5), c=(0.0, 1.0), a=((), (1.0,)),
+            alpha=(0.0, 1.0), beta=(0.0, 0.0),
+        )
+        solver = FixedGrid(20, heun)
+
+    ``order`` is the strong order. The other arguments have one entry for each stage i.
     """
 
     order: float = eqx.field(static=True)
@@ -230,6 +245,8 @@ class ReversibleHeun(AbstractMethod[Pair, Pair]):
     """The reversible Heun method of Kidger et al., with one evaluation a step. Each step can be undone exactly.
 
     ŷ ← 2 y - ŷ + dt f(t, ŷ) + σ ΔB,   then   y ← y + ½ dt (f(t, ŷ_before) + f(t + dt, ŷ_after)) + σ ΔB
+
+        solver = FixedGrid(100, ReversibleHeun(), "reversible")
     """
 
     order: float = eqx.field(default=1.0, static=True)

@@ -58,7 +58,14 @@ class Process(Protocol):
 
 
 class Posterior(eqx.Module):
-    """A ``Process`` without hidden units."""
+    """A ``Process`` without hidden units.
+
+        process = Posterior(OU(sigma=0.2), NoDrift(), Point(jnp.ones(4)))
+        path = FixedGrid(10).weights(process, key=key)
+        nats = path.kl
+
+    Solvers can draw its paths, as ``FixedGrid`` does here. ``bayesianize`` makes processes with hidden units.
+    """
 
     prior: AbstractPrior
     drift: AbstractDrift

@@ -9,6 +9,9 @@ from sdebnn.integrate.solver import AbstractSolver
 def refined_solver(solver: AbstractSolver, *, steps: int | None = None, rtol: float | None = None) -> AbstractSolver:
     """The solver with this number of equal steps, or with this tolerance, and with the same Brownian path for each key.
 
+        fine = refined_solver(FixedGrid(10, "heun"), steps=40)
+        adaptive = refined_solver(FixedGrid(10), rtol=1e-3)
+
     A grid keeps its method, and is replaced by ``Adaptive`` for a tolerance. ``Adaptive`` keeps the ratio of its two
     tolerances, and is replaced by a grid of "ralston3" for a number of steps.
     """

@@ -17,11 +17,12 @@ class AbstractSolver(eqx.Module):
     one, subclass this class: ``weights`` draws a path by itself, and ``solve`` carries a batch along such a path.
 
         class Randomised(AbstractSolver):
-            grids: tuple[FixedGrid, FixedGrid]  # a coarse and a fine grid, of which the key chooses one
+            grids: tuple[FixedGrid, FixedGrid]  # the key chooses one of them
 
             def solve(self, dynamics, h0, *, key, every=False, with_roughness=False):
-                coarse, fine = (grid.solve(dynamics, h0, key=key) for grid in self.grids)
-                return jax.tree.map(lambda a, b: jnp.where(jax.random.bernoulli(key), a, b), coarse, fine)
+                coarse, fine = (each.solve(dynamics, h0, key=key) for each in self.grids)
+                chosen = jax.random.bernoulli(key)
+                return jax.tree.map(lambda a, b: jnp.where(chosen, a, b), coarse, fine)
 
             def weights(self, process, *, key):
                 return self.grids[1].weights(process, key=key)
@@ -35,6 +36,9 @@ class AbstractSolver(eqx.Module):
             @property
             def base(self):
                 return self.grids[1].base
+
+        solver = Randomised((FixedGrid(5, noise_steps=10), FixedGrid(10)))
+        block = bayesianize(field, solver=solver, key=key)
     """
 
     @abstractmethod
@@ -71,6 +75,11 @@ class AbstractSolver(eqx.Module):
     def grid_steps(self) -> int | None:
         """The number of equal steps, or None if the steps are not equal."""
         return None
+
+    @property
+    def trains_on_meshes(self) -> bool:
+        """Whether several devices can share a training step."""
+        return True
 
     def with_steps(self, steps: int) -> "AbstractSolver | None":
         """The same solver with this number of equal steps; None if it has no such setting."""

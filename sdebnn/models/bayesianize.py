@@ -31,13 +31,24 @@ def bayesianize(
 ) -> SDEBlock:
     """Make the weights of a field, an Equinox module (t, h) -> dh/dt of one example, a process over depth.
 
-    ``where`` picks the part to make random, as in ``eqx.tree_at``: ``lambda m: m.layers[0]``, or a tuple of parts.
-    ``None`` picks all arrays. The rest of the module is deterministic and is trained as well.
-    An array that occurs at two places of a module counts as two arrays; share it with ``eqx.nn.Shared``.
-    ``drift`` is an ``AbstractDrift`` or the widths of a ``DriftNet``. ``initial`` makes the law of w_0 from the
-    weights: ``Point``, ``Normal`` or another ``AbstractInitialLaw``.
-    ``guide`` lets the drift see hidden states, too: ``Guide(points)``, whose points are states at depth 0.
-    ``scale`` gives each array as a multiple of its standardised weights; ``None`` takes ``own_scales`` of the module.
+        mlp = TimeMLP(4, (8,), key=key)
+        block = bayesianize(mlp, prior=OU(sigma=0.2), drift=(8,), key=key)
+        hidden, kl = block(jnp.ones((5, 4)), key=key)
+        part = bayesianize(mlp, lambda mlp: mlp.layers[0], initial=Normal, key=key)
+
+    - ``where`` picks the part to make random, as in ``eqx.tree_at``: a function from the module to one part, or to a
+      tuple of parts. ``None`` picks all arrays. The rest of the module is deterministic and is trained as well. An
+      array that occurs at two places of a module counts as two arrays; share it with ``eqx.nn.Shared``.
+    - ``prior`` is an ``AbstractPrior``, the law of the weights before the data.
+    - ``drift`` is an ``AbstractDrift``, or the widths of a ``DriftNet``. It starts at zero, at the prior.
+    - ``initial`` makes the law of w_0 from the weights: ``Point``, ``Normal`` or another ``AbstractInitialLaw``.
+    - ``guide`` lets the drift see hidden states, too: ``Guide(points)``, whose points are states at depth 0.
+    - ``solver`` is an ``AbstractSolver``: ``FixedGrid`` or ``Adaptive``.
+    - ``kl`` is the estimator of the KL. "analytic" suits most models. "full" and "stl" add a term of mean zero; near
+      the exact posterior, "stl" makes the gradient less noisy.
+    - ``scale`` gives each array as a multiple of its standardised weights; ``None`` takes ``own_scales`` of the module.
+
+    The result is a model of a batch of states, whose outputs are the states at depth 1.
     """
     check_key(key)
     check_object(module)

@@ -31,7 +31,12 @@ Model = TypeVar("Model", bound=AbstractModel)
 class SDEBlock(AbstractFieldBlock):
     """A layer of infinite depth: h_1 = h_0 + ∫ f_h(t, h_t, w_t) dt, along one posterior draw of w.
 
-    ``bayesianize`` builds it. ``field`` holds what is not random; ``weights`` puts the rest into it.
+        block = bayesianize(field, drift=(8,), key=key)
+        hidden, kl = block(jnp.ones((5, 4)), key=key)
+        states, kl = block.trajectory(jnp.ones((5, 4)), key=key)
+
+    ``bayesianize`` builds it. ``field`` holds what is not random; ``weights`` puts the rest into it. The other fields
+    are the arguments of ``bayesianize``.
     """
 
     field: PyTree
@@ -88,7 +93,13 @@ class SDEBlock(AbstractFieldBlock):
         return eqx.tree_at(lambda b: b.initial.mean, block, block.weights.ravel(eqx.filter(start, random)))
 
     def draw(self, *, key: PRNGKeyArray) -> WeightPath:
-        """The path of standardised weights that the key names, and its KL."""
+        """The path of standardised weights that the key names, and its KL.
+
+            path = bayesianize(field, key=key).draw(key=key)
+            at_depth_1 = path.w[-1]
+
+        Row i of ``path.w`` are the weights at the depth ``path.t[i]``.
+        """
         check_key(key)
         return self.solver.weights(self, key=key)
 
@@ -143,18 +154,33 @@ def _is_block(node: PyTree) -> bool:
 
 
 def blocks(model: AbstractModel) -> list[SDEBlock]:
-    """Every block in a model, in order."""
+    """Every ``SDEBlock`` in a model, in order.
+
+        solvers = [block.solver for block in blocks(net)]
+
+    Blocks inside of other models count, too, such as that of ``SDEBNN.mlp``.
+    """
     return [node for node in jax.tree.leaves(model, is_leaf=_is_block) if _is_block(node)]
 
 
 def map_blocks(change: Callable[[SDEBlock], SDEBlock], model: Model) -> Model:
-    """The same model with each of its blocks changed."""
+    """The same model with each of its blocks changed.
+
+        euler = FixedGrid(4)
+        changed = map_blocks(lambda block: block.with_solver(euler), net)
+
+    ``change`` is a function from an ``SDEBlock`` to another.
+    """
     return jax.tree.map(lambda node: change(node) if _is_block(node) else node, model, is_leaf=_is_block)
 
 
 def refined(model: Model, *, steps: int | None = None, rtol: float | None = None) -> Model:
     """The same model, with its blocks solved in so many steps or to this tolerance, without retraining.
 
-    A key names one Brownian path at every resolution, so that refining converges to one function.
+        fine = refined(model, steps=8)
+        samples = predict(fine, x, draws=4, key=key)
+
+    Give either ``steps``, a number of equal steps, or ``rtol``, an error tolerance for adaptive steps. A key names one
+    Brownian path at every resolution, so that refining converges to one function.
     """
     return map_blocks(lambda block: block.with_solver(refined_solver(block.solver, steps=steps, rtol=rtol)), model)

@@ -19,12 +19,18 @@ from sdebnn.models.sequence import as_model
 
 
 class Ensemble(AbstractModel):
-    """K models of one kind. The member index is the key's last word modulo K.
+    """K models of one kind, each of which has the same weight in a prediction.
 
-    Every member has the same weight in a prediction: ``draws`` is rounded up to a multiple of K.
-    ``fit`` of an ensemble trains all members in one compiled program: at every step each member sees the batch,
-    ``draws_at_once`` of them in parallel, and with Adam moves as it would alone. This suits small nets. Nets that fill
-    a device are better trained one after the other: ``fit`` of a list of models does so, and returns an ensemble.
+        nets = [SDEBNN.paper_mlp(1, 1, widths=(4,), key=each) for each in keys[:3]]
+        ensemble = Ensemble(nets)
+        samples = predict(ensemble, x, draws=6, key=key)
+        first = ensemble.member(0)
+
+    ``members`` are models, or modules of one example, with arrays of the same shapes. A key names a member by its last
+    word modulo K, and a function of that member. ``predict`` rounds ``draws`` up to a multiple of K. ``fit`` of an
+    ensemble trains all members in one compiled program: at every step each member sees the batch, ``draws_at_once`` of
+    them in parallel, and with Adam moves as it would alone. This suits small nets. Nets that fill a device are better
+    trained one after the other: ``fit`` of a list of models does so, and returns an ensemble.
     """
 
     arrays: PyTree  # of all members; the first axis is the member

@@ -21,9 +21,13 @@ from sdebnn.processes import AbstractInitialLaw, Normal, Weights
 class MeanField(AbstractModel):
     """Any model, or module of one example, whose standardised weights are independent random variables.
 
+        mlp = eqx.nn.MLP(1, 1, width_size=16, depth=2, key=key)
+        fitted = fit(MeanField(mlp), likelihood, x, y, key=key, epochs=5)
+
     ``law`` makes their law from the present weights: ``Normal`` with std 0.05 by default, or another
     ``AbstractInitialLaw``. The KL is in closed form if the law has one, otherwise estimated by the draw. Under
-    ``Normal``, training uses the local reparameterisation where it applies (see ``passed_once``).
+    ``Normal``, training draws the outputs of linear layers instead of their weights where this gives the same bound
+    with less noise (the local reparameterisation).
     """
 
     net: WeightFunction

@@ -18,6 +18,9 @@ from sdebnn.processes import Weights
 class ODEBlock(AbstractFieldBlock):
     """A field (t, h) -> dh/dt of one example, solved on a grid: an ``SDEBlock`` without noise or drift.
 
+        block = ODEBlock(field, solver=FixedGrid(10))
+        hidden, kl = block(jnp.ones((5, 4)), key=key)
+
     Its weights are standardised as those of an ``SDEBlock`` are, so that one learning rate suits both.
     """
 

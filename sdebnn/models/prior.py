@@ -16,6 +16,8 @@ Model = TypeVar("Model", bound=AbstractModel)
 def prior_of(model: Model) -> Model:
     """The same model before any data: no drift, guide or pseudo-observation, and w_0 of its prior, so the KL is 0.
 
+        before = predict(prior_of(model), x, draws=4, key=key)
+
     Deterministic parameters, and a w_0 that is a point, stay as they are.
     """
 

@@ -52,18 +52,22 @@ WIDER = 2.0  # the law of log scale is so much wider for candidates: training fi
 class ConditionedReadout(AbstractModel):
     """The outputs of a model, its features, followed by a linear layer whose posterior is exact given the features.
 
-    ``body`` is any model whose outputs are vectors. ``fit`` chooses at most ``count`` inputs from the data, at which
-    the layer is conditioned on pseudo-observations, and trains these. ``scale`` is the size of the outputs under the
-    prior, one number or one for each; without it, the scale is inferred, around twice the spread of the targets.
+    For example, a net of your own with a Bayesian last layer:
+
+        first = Deterministic(eqx.nn.Linear(1, 4, key=key))
+        body = SDEBNN((first, bayesianize(field, drift=(8,), key=key)))
+        net = ConditionedReadout(body, outputs=1, count=16)
+        outputs, kl = net(x, key=key)
+
+    ``body`` is any model whose outputs are vectors, and ``outputs`` the number of outputs. ``fit`` chooses at most
+    ``count`` inputs from the data, at which the layer is conditioned on pseudo-observations, and trains these.
+    ``scale`` is the size of the outputs under the prior, one number or one for each; without it, the scale is inferred,
+    around twice the spread of the targets.
 
     A prediction chooses each of its draws among ``candidates`` draws of the features, by how well each explains the
     pseudo-observations: more of them are nearer to the exact posterior, and take longer. Training draws one. So does a
     prediction if not all that is random in the body are blocks on a ``FixedGrid``, whose draws have known densities.
-
-    For example, a net of your own with a Bayesian last layer:
-
-        net = SDEBNN((Deterministic(encoder), bayesianize(field, key=key)))
-        model = ConditionedReadout(net, outputs=1)
+    ``kl`` is the estimator of the KL of what is linear, as in ``bayesianize``.
     """
 
     body: AbstractModel

@@ -35,7 +35,13 @@ def near_prior(field: Waves) -> Normal:
 
 
 class Deterministic(AbstractModel):
-    """A module of one example as a model of a batch: no weight is uncertain, and the KL is 0."""
+    """A module of one example as a model of a batch: no weight is uncertain, and the KL is 0.
+
+        first = Deterministic(eqx.nn.Linear(1, 4, key=key))
+        hidden, kl = first(x, key=key)
+
+    ``module`` is any function or Equinox module of one example. Its arrays are trained with the rest of the net.
+    """
 
     module: Callable[[Array], Array]
 
@@ -71,7 +77,16 @@ def as_model(module: Callable[..., object]) -> AbstractModel:
 
 
 class SDEBNN(AbstractModel):
-    """Models in sequence: the outputs of each are the inputs of the next, and their KLs add up."""
+    """Models in sequence: the outputs of each are the inputs of the next, and their KLs add up.
+
+        first = Deterministic(eqx.nn.Linear(1, 4, key=key))
+        last = Deterministic(eqx.nn.Linear(4, 1, key=key))
+        net = SDEBNN((first, bayesianize(field, drift=(8,), key=key), last))
+        outputs, kl = net(x, key=key)
+
+    ``layers`` are models; wrap a module of one example in ``Deterministic``. ``SDEBNN.mlp`` and ``SDEBNN.paper_mlp``
+    make whole nets for vectors, ``our_net`` and ``paper_net`` for images.
+    """
 
     layers: tuple[AbstractModel, ...]
 
@@ -178,13 +193,22 @@ class SDEBNN(AbstractModel):
         kl: KLEstimator = "analytic",
         key: PRNGKeyArray,
     ) -> ConditionedReadout:
-        """The net for vectors: one block of ``Waves`` and a linear read-out, conditioned at ``points`` of the inputs.
+        """The net for vectors: one block of ``Waves`` and a linear read-out, conditioned at some of the inputs.
 
-        Before it sees data, its draws are smooth functions, which change over distances of about ``length`` in x and
-        have the size ``scale`` in y. Give numbers in the units of x and y, one for all columns or one for each. What is
-        not given is inferred: it is random, like everything else that is learned, and the KL charges for it. ``fit``
-        takes all inputs as points, or summarises them if there are more; more points follow more data. ``width`` and
-        ``augment`` are those of ``Waves``, ``candidates`` those of ``ConditionedReadout``.
+            net = SDEBNN.mlp(in_size=1, out_size=1, key=key)
+            wide = SDEBNN.mlp(3, 2, length=[1.0, 0.5, 10.0], width=128, key=key)
+
+        ``in_size`` and ``out_size`` are the numbers of inputs and outputs. Before it sees data, its draws are smooth
+        functions.
+
+        - ``length`` is the distance in x over which they change, ``scale`` their size in y: one number for all columns
+          or one for each, in the units of x and y. What is not given is inferred: it is random, like everything else
+          that is learned, and the KL charges for it.
+        - ``width`` is the number of waves, and ``augment`` the number of states through which they act on each other.
+        - ``points`` is the number of inputs at which the read-out is conditioned. ``fit`` takes all inputs, or
+          summarises them if there are more; more points follow more data.
+        - ``candidates`` are those of ``ConditionedReadout``: more are nearer to the exact posterior, and take longer.
+        - ``prior``, ``solver`` and ``kl`` are those of ``bayesianize``.
         """
         check_counts("sizes", (in_size, out_size))
         check_key(key)
@@ -219,13 +243,18 @@ class SDEBNN(AbstractModel):
     ) -> "SDEBNN":
         """The paper's net for vectors: ``augment`` zeros appended, one random MLP, and a deterministic linear read-out.
 
-        Its drift sees the weights alone.
+            net = SDEBNN.paper_mlp(in_size=1, out_size=1, widths=(8,), key=key)
+            outputs, kl = net(x, key=key)
 
-        The defaults suit inputs and targets of about unit scale, and infer w_0, so that the KL charges for everything
-        that is learned but the read-out. ``block`` makes a model of the field and a key, instead of ``bayesianize``
-        with ``prior``, ``drift``, ``initial``, ``solver`` and ``kl``. ``encoder`` and ``decoder`` are deterministic
-        modules of one example, applied before and after the net; ``in_size`` is then the size of what the encoder
-        returns.
+        Its drift sees the weights alone. The defaults suit inputs and targets of about unit scale, and infer w_0, so
+        that the KL charges for everything that is learned but the read-out.
+
+        - ``in_size`` and ``out_size`` are the numbers of inputs and outputs.
+        - ``widths``, ``activation`` and ``gain`` are those of the random MLP, a ``TimeMLP``.
+        - ``prior``, ``drift``, ``initial``, ``solver`` and ``kl`` are those of ``bayesianize``.
+        - ``block``: a function of a field and a key that makes the random part, instead of ``bayesianize``.
+        - ``encoder`` and ``decoder`` are deterministic modules of one example, applied before and after the net;
+          ``in_size`` is then the size of what the encoder returns.
         """
         check_count("in_size", in_size)
         check_count("out_size", out_size)

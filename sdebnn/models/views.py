@@ -13,6 +13,9 @@ from sdebnn.integrate import Solution
 class Views(AbstractModel):
     """A layer that shifts and mirrors all images of a batch in one way, which the key names; its KL is 0.
 
+        seen = SDEBNN((Views(sdebnn.data.RandomView(1, flip=True)), *net.layers))
+        logits, kl = seen(images, key=key)
+
     As the first layer of a net it makes a prediction, which averages over draws, an average over views, too. A net that
     was trained on such views loses nothing by it, and errors that depend on the view average out.
     """

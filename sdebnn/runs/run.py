@@ -24,6 +24,7 @@ from sdebnn.likelihoods import AbstractLikelihood
 from sdebnn.models import Ensemble
 from sdebnn.presets import About, preset
 from sdebnn.records import YES_OR_NO, Rule, broken, whole
+from sdebnn.runs.changing import changed
 from sdebnn.runs.settings import Settings, about_of, read_run, settings_of
 from sdebnn.train import Recipe, member_folder, member_key, saved_answer, saved_best, saved_steps
 
@@ -86,7 +87,7 @@ def stage_folder(out: Path, stage: int) -> Path:
 
 def make(settings: Settings, about: About) -> Run:
     """The untrained nets of a new run."""
-    row = preset(settings.preset, about, infer_w0=settings.infer_w0, mixing=settings.mixing)
+    row = changed(preset(settings.preset, about, infer_w0=settings.infer_w0, mixing=settings.mixing), settings)
     key = jax.random.fold_in(jax.random.key(settings.seed), 0)
     members = row.members if settings.members is None else settings.members
     nets = tuple(row.net(member_key(key, number)) for number in range(members))

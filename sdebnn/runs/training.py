@@ -18,14 +18,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from sdebnn import __version__
+from sdebnn import __version__, hosts
 from sdebnn.checks import check_count
 from sdebnn.contract import AbstractModel, parameter_count
 from sdebnn.data import DataSet, Distance, Inputs, Part, check_part, evenly_spaced_rows, features, find, held_out, load
 from sdebnn.files import write_whole
 from sdebnn.fingerprints import digest
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.meshes import make_mesh
 from sdebnn.models import blocks
 from sdebnn.outcomes import Outcomes, outcomes_of, save_examples, save_outcomes, telling_rows
 from sdebnn.prediction import Evaluation, evaluate, evaluation
@@ -35,7 +37,7 @@ from sdebnn.runs.run import Run, make, outline_of, outlined_run, stage_folder, t
 from sdebnn.runs.settings import MAX_STAGES, Settings, read_run, run_bytes
 from sdebnn.runs.unlike import INPUTS_FILE, STATES_FILE, Unlike, inputs_bytes, read_unlike, states_bytes
 from sdebnn.strangeness import StateDistance
-from sdebnn.train import Batches, Checkpoints, Fit, RunFolder, Validation, fit, saved_seconds, saved_steps
+from sdebnn.train import Batches, Checkpoints, Fit, RunFolder, ShouldStop, Validation, fit, saved_seconds, saved_steps
 
 DRAWS = 16  # of each member, to score it
 BOUND_DRAWS, BOUND_ROWS = 2, 50_000  # of each member, and of the training part, for the bound
@@ -53,12 +55,14 @@ def train(
     save_every: float = 60.0,
     memory_limit: int = 2**31,
     tensorboard: bool = False,
+    mesh: Mesh | None = None,
     progress: bool = True,
+    should_stop: ShouldStop | None = None,
 ) -> dict[str, Any]:
     """Train a run in a folder, or resume it, and score the trained model on the test part.
 
     A run that is done, resumed with more epochs, goes on from its end: for the epochs that are new, with a schedule of
-    their own.
+    their own. ``should_stop(epoch, scores)`` is called after each validation, and may end the training.
     """
     if draws is not None:
         check_count("draws", draws)
@@ -66,7 +70,7 @@ def train(
     with ExitStack() as stack:
         # Locks the folder before anything in it is read.
         place = stack.enter_context(RunFolder(out, tensorboard=tensorboard))
-        before = _known(settings, place, resume)
+        before = hosts.from_first(lambda: _known(settings, place, resume))
         data = load(settings.data, seed=settings.seed, test=settings.test, size=settings.size)
         run = make(settings, About.of(data))
         if before is not None:
@@ -82,7 +86,7 @@ def train(
         part, validation = data.train, None
         if settings.validation:
             part, rest = held_out(part, settings.validation, seed=settings.seed, name="validation")
-            validation = Validation(rest.x, rest.y, patience=settings.patience)
+            validation = Validation(rest.x, rest.y, patience=settings.patience, should_stop=should_stop)
         elif settings.patience is not None:
             raise ValueError(f"patience={settings.patience} needs a validation set: pass a validation share above 0.")
         stages = _stages(before, settings.epochs, run.training.epochs)
@@ -113,17 +117,22 @@ def train(
         fitted = fit(
             models if run.in_turn else models[0], likelihood, part.x, part.y,
             key=run.key(stage), validation=validation, progress=progress,
-            checkpoints=Checkpoints(place, resume, save_every, tensorboard=tensorboard),
+            checkpoints=Checkpoints(place, resume, save_every, tensorboard=tensorboard), mesh=mesh,
             **recipe._replace(objective=objective, batches=batches).options(),
         )  # fmt: skip
         draws = draws_of(run, draws)
         whole.hold()  # the folder may have been deleted meanwhile
         place.hold()
         folders = [folder for number in range(len(stages)) for folder in run.folders(out, number)]
-        found = score(run, data.test, fitted.model, fitted.likelihood, draws)
+        everywhere = make_mesh() if mesh is None and hosts.count() > 1 else mesh
+        found = score(run, data.test, fitted.model, fitted.likelihood, draws, mesh=everywhere)
+        bound = _bound(run, fitted.model, fitted.likelihood, part, everywhere)
+        if not hosts.is_first():
+            hosts.wait_for_all("scored")
+            return {}
         result = {
             **found.scores,
-            "elbo": _bound(run, fitted.model, fitted.likelihood, part),
+            "elbo": bound,
             "settings": {**settings._asdict(), "epochs": sum(stages)},
             "draws": draws,
             "members": len(run.nets),
@@ -146,6 +155,7 @@ def train(
             rows = telling_rows(judged)
             save_examples(out, np.asarray(data.test.x[rows]), rows)
         write_whole(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        hosts.wait_for_all("scored")
     return result
 
 
@@ -199,12 +209,12 @@ def _fitting(batches: Batches, examples: int) -> Batches:
     return replace(batches, size=size, accumulate=accumulate)
 
 
-def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part: Part) -> float:
+def _bound(run: Run, model: AbstractModel, likelihood: AbstractLikelihood, part: Part, mesh: Mesh | None) -> float:
     """The ELBO on the training part in nats, from some of its rows. That of a mixture is the mean over its members."""
     rows = evenly_spaced_rows(len(part.x), BOUND_ROWS)
     scores = evaluate(
         model, likelihood, part.x[rows], part.y[rows], draws=BOUND_DRAWS * len(run.nets),
-        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.draws_at_once,
+        key=jax.random.fold_in(jax.random.key(run.settings.seed), 3), draws_at_once=run.draws_at_once, mesh=mesh,
     )  # fmt: skip
     return len(part.x) * scores["log_likelihood"] - scores["kl"]
 
@@ -216,12 +226,12 @@ def score(
     likelihood: AbstractLikelihood,
     draws: int | None,
     steps: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Evaluation:
     """The scores of a trained model on a part of the data. The draws depend only on the run's seed."""
     return evaluation(
         model, likelihood, *part, draws=draws_of(run, draws), key=score_key(run.settings.seed),
-        draws_at_once=run.draws_at_once,
-        steps=steps,
+        draws_at_once=run.draws_at_once, steps=steps, mesh=mesh,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from sdebnn.train.monitor import EstimatorNoise, estimator_noise
 from sdebnn.train.objective import Elbo, elbo
 from sdebnn.train.optimizers import constant_adam, grouped_muon
 from sdebnn.train.options import Batches, Checkpoints, Objective, Optimizer, Recipe, Validation
+from sdebnn.train.validation import Scores, ShouldStop
 
 __all__ = [
     "Batches",
@@ -17,6 +18,8 @@ __all__ = [
     "Optimizer",
     "Recipe",
     "RunFolder",
+    "Scores",
+    "ShouldStop",
     "Validation",
     "constant_adam",
     "elbo",

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from sdebnn import hosts
 from sdebnn.files import PART, FolderLock, contents, remove_parts, write_whole
 from sdebnn.fingerprints import kept_digest
 from sdebnn.records import (
@@ -57,6 +58,8 @@ CHECKPOINT_RULES: Rules = {
 class RunFolder:
     """The folder of a run. Use it as a context manager: inside, it is locked, so that only one run writes to it.
 
+    Of several processes that train one model, only the first one locks the folder and writes to it.
+
     If the folder is deleted meanwhile, the next save creates it again, with the files given to ``write``.
     """
 
@@ -73,13 +76,18 @@ class RunFolder:
             raise ValueError("tensorboard=True needs tensorboardX: pip install 'sdebnn[logging]'.")
 
     def __enter__(self) -> "RunFolder":
+        hosts.from_first(self._take)
+        return self
+
+    def _take(self) -> None:
         self._lock.__enter__()
         remove_parts(self.path)
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._board is not None:
             self._board.close()
+        if not hosts.is_first():
+            return
         # If there is no checkpoint, remove the files that were written before the first step.
         if self._lock.is_held and not self.steps():
             for name in self._new:
@@ -91,6 +99,8 @@ class RunFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the run. It is written again if the folder is deleted."""
+        if not hosts.is_first():
+            return
         if not (self.path / name).exists():
             self._new.append(name)
         write_whole(self.path / name, data)
@@ -98,7 +108,8 @@ class RunFolder:
 
     def remember(self, name: str) -> None:
         """Remember an existing file, so that it is written again if the folder is deleted."""
-        self._remembered[name] = contents(self.path / name)
+        if hosts.is_first():
+            self._remembered[name] = contents(self.path / name)
 
     def steps(self) -> list[int]:
         """The steps of the complete checkpoints, in order."""
@@ -106,6 +117,8 @@ class RunFolder:
 
     def save(self, step: int, tree: PyTree, facts: dict[str, Any]) -> None:
         """Write a checkpoint, then remove old ones. The last ``keep`` and the last good one stay."""
+        if not hosts.is_first():
+            return
         self.hold()
         before = [s for s in self.steps() if s != step]
         save_tree(self._pair(step), tree, CHECKPOINT_KIND, facts)
@@ -123,6 +136,8 @@ class RunFolder:
 
     def hold(self) -> None:
         """Make sure that the folder exists, is locked by this process, and holds all files of the run."""
+        if not hosts.is_first():
+            return
         self._lock.hold()
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         for name, data in self._remembered.items():
@@ -167,6 +182,8 @@ class RunFolder:
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to the metrics, and to TensorBoard if wanted."""
+        if not hosts.is_first():
+            return
         line = json.dumps({name: _plain(value) for name, value in row.items()})
         with open(self.metrics, "a") as file:
             file.write(line + "\n")
@@ -181,7 +198,7 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Remove the metrics of steps after this one, which will be run again."""
-        if not self.metrics.exists():
+        if not hosts.is_first() or not self.metrics.exists():
             return
         kept = []
         for line in contents(self.metrics).decode(errors="replace").splitlines():
@@ -200,7 +217,17 @@ def member_folder(path: Path, number: int) -> Path:
 
 
 def saved_steps(path: Path) -> list[int]:
-    """The steps of the complete checkpoints in a run's folder, in order."""
+    """The steps of the complete checkpoints in a run's folder, in order.
+
+        from pathlib import Path
+
+        from sdebnn.train import saved_steps
+
+        fit(model, likelihood, x, y, key=key, epochs=20, checkpoints=Checkpoints("run"))
+        print(saved_steps(Path("run")))
+
+    ``Checkpoints(keep=...)`` says how many are kept.
+    """
     names = [file.stem.removeprefix("step-") for file in (Path(path) / "checkpoints").glob("step-*.json")]
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 

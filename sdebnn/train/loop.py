@@ -14,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sdebnn.data import as_floats
+from sdebnn.meshes import DATA, Share, gathered, kept_stored, on_mesh, stored, total
 from sdebnn.processes import AbstractPrior
 from sdebnn.programs import Compiled, compiled
 from sdebnn.train.batches import StepBatches, epoch_keys
-from sdebnn.train.objective import Elbo, elbo
+from sdebnn.train.objective import Elbo, Parts, elbo_parts
 from sdebnn.train.stacks import stacked, unstacked
 from sdebnn.train.xla_options import compiler_options
 
@@ -55,6 +57,12 @@ class Job(NamedTuple):
     augment: Callable[..., Array] | None
     max_skipped: int
     steps_a_call: int  # the largest number of steps in one call
+    mesh: Mesh | None = None  # the devices that share each step; None for one
+
+    @property
+    def scale(self) -> float:
+        """How much larger the data set is than a part of a batch."""
+        return self.examples * self.accumulate / self.batch_size
 
     @property
     def steps_an_epoch(self) -> int:
@@ -90,9 +98,10 @@ class Steps:
     """
 
     def __init__(self, job: Job, parameters: PyTree, rest: PyTree, key: PRNGKeyArray, total: int):
-        self.job, self.rest, self.key, self.total = job, rest, key, total
+        self.job, self.total = job, total
+        self.rest, self.key = on_mesh((rest, key), job.mesh)
         self.like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parameters)
-        self._state = start(parameters, job)
+        self._state = stored(start(parameters, job), job.mesh)
 
     def run(self, batches: StepBatches, stop: int) -> StepRecord:
         """Train up to step ``stop``, or until too many steps in a row were skipped."""
@@ -128,14 +137,17 @@ class Steps:
         return int(self._state.step), int(self._state.skipped), int(self._state.in_a_row)
 
     def _call(self, batches: StepBatches, stop: int) -> Call:
-        stop_at, total = (jnp.asarray(number, jnp.int32) for number in (stop, self.total))
+        stop_at, total = on_mesh(tuple(jnp.asarray(number, jnp.int32) for number in (stop, self.total)), self.job.mesh)
         return Call(self.job, self.like, self.rest, batches, self.key, stop_at, total)
 
     def _on_host(self, tree: PyTree) -> PyTree:
         # Copied, because the next call reuses the device's memory, which NumPy may share.
-        return unstacked(jax.tree.map(np.array, jax.device_get(tree)), self.like)
+        return unstacked(jax.tree.map(np.array, jax.device_get(gathered(tree, self.job.mesh))), self.like)
 
     def _on_device(self, state: TrainState) -> TrainState:
+        if self.job.mesh is not None:
+            return stored(jax.tree.map(np.array, stacked(state, self.like)), self.job.mesh)
+
         def put(array: ArrayLike, there: Array) -> Array:
             return jax.device_put(np.array(array), there.sharding) if there.committed else jnp.asarray(np.array(array))
 
@@ -173,8 +185,7 @@ def advance(call: Call, state: TrainState) -> tuple[TrainState, StepRecord]:
 
     def body(carry: tuple[TrainState, StepRecord]) -> tuple[TrainState, StepRecord]:
         state, records = carry
-        rows = None if batches.order is None else batches.order[state.step - batches.first]
-        x, y = (batches.x, batches.y) if rows is None else (batches.x[rows], batches.y[rows])
+        x, y = batches.at(state.step)
         epoch, number = state.step // job.steps_an_epoch, state.step % job.steps_an_epoch
         key = jax.random.fold_in(epoch_keys(call.key, epoch)[1], number)
         new, record = _step(call, state, x, y, key)
@@ -203,7 +214,8 @@ def _step(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArray) 
     new, old = (parameters, optimizer, ema), (state.parameters, state.optimizer, state.ema)
     parameters, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
     skipped, in_a_row = state.skipped + ~good, jnp.where(good, 0, state.in_a_row + 1)
-    return TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row), StepRecord(terms, norm, ~good)
+    new = TrainState(parameters, optimizer, ema, state.step + 1, skipped, in_a_row)
+    return kept_stored(new, job.mesh), StepRecord(terms, norm, ~good)
 
 
 def _moved(call: Call, state: TrainState, gradient: PyTree) -> tuple[PyTree, PyTree]:
@@ -242,29 +254,54 @@ def _gradient(call: Call, state: TrainState, x: Array, y: Array, key: PRNGKeyArr
     draw_key, augment_key = jax.random.split(key)
     if job.augment is not None:
         x = job.augment(x, key=augment_key)
+    x, y = (a.reshape(job.accumulate, -1, *a.shape[1:]) for a in (x, y))
+    trained, rest = state.parameters, eqx.filter(call.rest, eqx.is_array)
+    if job.mesh is None:
+        gradient, found = _of_parts(call, trained, rest, x, y, draw_key, kl_weight)
+    else:
+        # The shares of all devices are added once, outside of the loops over depth and over the parts of a batch.
+        everywhere, divided = PartitionSpec(), PartitionSpec(None, DATA)
+        gradient, found = jax.shard_map(
+            lambda *arrays: total(_of_parts(call, *arrays)), mesh=job.mesh,
+            in_specs=(everywhere, everywhere, divided, divided, everywhere, everywhere), out_specs=everywhere,
+            check_vma=False,
+        )(trained, rest, x, y, draw_key, kl_weight)  # fmt: skip
+    return gradient, found.elbo(job.scale, kl_weight)
 
-    def loss(parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Elbo]:
-        model, likelihood = eqx.combine(parameters, call.rest)
-        terms = elbo(
+
+def _of_parts(
+    call: Call, trained: PyTree, rest: PyTree, x: Array, y: Array, key: PRNGKeyArray, kl_weight: float | Array
+) -> tuple[PyTree, Parts]:
+    """The gradient of the loss, in stacks, and the parts of the bound; on a mesh, of the share of this device.
+
+    x and y have an axis in front, of the parts in which the batch is processed.
+    """
+    job = call.job
+    fixed = eqx.combine(rest, eqx.filter(call.rest, eqx.is_array, inverse=True))
+    share = None if job.mesh is None else Share.here(job.mesh)
+
+    def loss(parameters: PyTree, x: Array, y: Array, key: PRNGKeyArray) -> tuple[Array, Parts]:
+        model, likelihood = eqx.combine(parameters, fixed)
+        found = elbo_parts(
             model, likelihood, as_floats(x), y, key=key, draws=job.draws, draws_at_once=job.draws_at_once,
-            kl_weight=kl_weight, examples=job.examples, with_roughness=job.roughness_weight > 0,
+            with_roughness=job.roughness_weight > 0, share=share,
         )  # fmt: skip
-        return -terms.elbo / job.examples + job.roughness_weight * terms.roughness, terms
+        terms = found.elbo(job.scale, kl_weight)
+        return -terms.elbo / job.examples + job.roughness_weight * terms.roughness, found
 
-    def part(index: Array | int, x: Array, y: Array) -> tuple[PyTree, Elbo]:
-        parameters, part_key = unstacked(state.parameters, call.like), jax.random.fold_in(draw_key, index)
-        gradient, terms = jax.grad(loss, has_aux=True)(parameters, x, y, part_key)
-        return stacked(gradient, call.like), terms
+    def part(index: Array | int, x: Array, y: Array) -> tuple[PyTree, Parts]:
+        parameters, part_key = unstacked(trained, call.like), jax.random.fold_in(key, index)
+        gradient, found = jax.grad(loss, has_aux=True)(parameters, x, y, part_key)
+        return stacked(gradient, call.like), found
 
     if job.accumulate == 1:
-        return part(0, x, y)
+        return part(0, x[0], y[0])
 
-    def add(sums: tuple[PyTree, Elbo], piece: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, Elbo], None]:
+    def add(sums: tuple[PyTree, Parts], piece: tuple[Array, Array, Array]) -> tuple[tuple[PyTree, Parts], None]:
         return jax.tree.map(lambda a, b: a + b / job.accumulate, sums, part(*piece)), None
 
-    pieces = jax.tree.map(lambda a: a.reshape(job.accumulate, -1, *a.shape[1:]), (x, y))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, pieces[0][0], pieces[1][0]))
-    return lax.scan(add, zero, (jnp.arange(job.accumulate), *pieces))[0]
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(part, 0, x[0], y[0]))
+    return lax.scan(add, zero, (jnp.arange(job.accumulate), x, y))[0]
 
 
 def kl_weight_at(job: Job, step: Int[Array, ""] | int, total: Int[Array, ""] | int) -> float | Float[Array, ""]:

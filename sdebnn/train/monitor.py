@@ -60,6 +60,12 @@ def estimator_noise(
 ) -> EstimatorNoise | None:
     """Measure the variance of the gradient under each estimator of the KL, with the same draws for all.
 
+        from sdebnn.train import estimator_noise
+
+        net = SDEBNN.paper_mlp(1, 1, drift=(8,), solver=FixedGrid(4), key=key)
+        noise = estimator_noise(net, likelihood, x, y, draws=8, key=key)
+        print(noise.verdict())
+
     Returns None unless the model has blocks, and all estimators are unbiased with their solvers.
     """
     check_key(key)

@@ -48,6 +48,13 @@ def _clipped(optimizer: optax.GradientTransformation, norm: float) -> optax.Grad
 def grouped_muon(rate: float, steps: int, *, orthogonal: bool = True) -> optax.GradientTransformation:
     """Muon for the kernels of convolutions, Adam for the rest, with warm-up, cosine decay and weight decay.
 
+        from functools import partial
+
+        from sdebnn.train import grouped_muon
+
+        optimizer = Optimizer(rule=partial(grouped_muon, 0.02))  # fit passes the steps
+        fitted = fit(net, Categorical(), images, labels, key=key, epochs=2, optimizer=optimizer)
+
     Muon (Jordan and others, 2024) moves a matrix along the orthogonal matrix that is nearest to its momentum: along all
     directions equally far. Here all updates are in units of standardised weights: those of a kernel have a root mean
     square of the learning rate, and those of Adam never exceed it. Arrays that are not standardised (drifts, biases,
@@ -77,7 +84,17 @@ def grouped_muon(rate: float, steps: int, *, orthogonal: bool = True) -> optax.G
 
 @functools.cache
 def constant_adam(rate: float, steps: int) -> optax.GradientTransformation:
-    """Adam with a constant learning rate."""
+    """Adam with a constant learning rate.
+
+        from functools import partial
+
+        from sdebnn.train import constant_adam
+
+        optimizer = Optimizer(rule=partial(constant_adam, 1e-3))
+
+    The default of ``Optimizer`` lets the rate decay to zero. The number of ``steps``, which ``fit`` passes, is not
+    used.
+    """
     return by_stacks(lambda _: optax.adam(rate))
 
 

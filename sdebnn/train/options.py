@@ -15,7 +15,7 @@ from sdebnn.checks import check_callable, check_choice, check_count, check_posit
 from sdebnn.data import Inputs
 from sdebnn.train.checkpoints import RunFolder
 from sdebnn.train.optimizers import UpdateRule
-from sdebnn.train.validation import Watch
+from sdebnn.train.validation import ShouldStop, Watch
 
 
 class _Options:
@@ -47,6 +47,9 @@ class Objective(_Options):
     ``roughness_weight`` times the roughness of the hidden units is added to the loss -ELBO / N, for dynamics that can
     be solved accurately in few steps, at some cost in fit. Every ``monitor_every`` epochs, the variance of the gradient
     under each estimator of the KL is measured, to show whether "stl" reduces it.
+
+        cold = Objective(draws=2, kl_weight=0.5)
+        smooth = Objective(roughness_weight=0.1)
     """
 
     draws: int = 4
@@ -74,7 +77,10 @@ class Batches(_Options):
     With ``size=None``, every step takes all examples. Otherwise the examples are shuffled in each epoch, and those that
     do not fill a batch are left out of that epoch. ``accumulate`` splits each batch into that many parts, which are
     processed one after the other with draws of their own. ``augment(x, key=key)`` transforms each batch on the device.
-    Data of more than ``memory_limit`` bytes, such as a memory map, are read as they are needed.
+    Data of more than ``memory_limit`` bytes, such as a memory map, are read ahead of the steps, within this limit.
+
+        batches = Batches(128, accumulate=2)
+        views = Batches(128, augment=sdebnn.data.RandomView(2, flip=True))
     """
 
     size: int | None = None
@@ -105,6 +111,11 @@ class Optimizer(_Options):
     instead, or a function that makes one from the number of steps. ``clip`` bounds the norm of the gradient. ``ema`` is
     the decay of a moving average of the parameters; if given, the average is validated and returned. A step with
     numbers that are not finite is skipped; after ``max_skipped`` in a row, training stops with a warning.
+
+        import optax
+
+        adam = Optimizer(1e-2, clip=10.0, ema=0.99)
+        momentum = Optimizer(rule=optax.sgd(1e-3, momentum=0.9))
     """
 
     learning_rate: float = 2e-2
@@ -124,12 +135,18 @@ class Optimizer(_Options):
 
 @dataclasses.dataclass(frozen=True)
 class Validation(_Options):
-    """Held-out examples, scored every ``every`` epochs.
+    """Held-out examples ``x`` with targets ``y``, scored every ``every`` epochs.
+
+        rest = Validation(x[1::2], y[1::2], every=5, patience=3)
+        fitted = fit(
+            model, likelihood, x[::2], y[::2], key=key, epochs=20, validation=rest
+        )
 
     By default they are scored after every epoch, or after every 50 if each step takes all examples. With ``patience``,
-    training stops after that many validations in a row without an improvement of ``watch``, and the best parameters are
-    returned. With ``at_start``, the parameters that training starts from are scored, too, and may be the best: for a
-    model that was trained before.
+    training stops after that many validations in a row without an improvement of ``watch``, "nll" or "elbo", and the
+    best parameters are returned. With ``at_start``, the parameters that training starts from are scored, too, and may
+    be the best: for a model that was trained before. ``should_stop(epoch, scores)`` is called after each validation; if
+    it returns True, training stops there.
     """
 
     x: Inputs
@@ -138,9 +155,12 @@ class Validation(_Options):
     watch: Watch = "nll"
     patience: int | None = None
     at_start: bool = False
+    should_stop: ShouldStop | None = None
 
     def _check(self) -> None:
         self._check_optional_counts("every", "patience")
+        if self.should_stop is not None:
+            check_callable("should_stop", self.should_stop, "lambda epoch, scores: scores.nll > 2")
         check_choice("watch", self.watch, get_args(Watch))
 
 
@@ -148,10 +168,16 @@ class Validation(_Options):
 class Checkpoints(_Options):
     """Where checkpoints and metrics are written, and whether to resume from them.
 
-    A checkpoint is written every ``every`` seconds and at the end. The last ``keep`` checkpoints and the last good one
-    are kept, and metrics are written to ``metrics.jsonl``. Ctrl-C, SIGTERM and SIGHUP save first. ``resume=True``
-    continues from the last checkpoint and reaches the same numbers as an uninterrupted run. It refuses another model,
-    likelihood, optimiser, setting or data set. ``tensorboard=True`` writes the metrics for TensorBoard, too.
+        checkpoints = Checkpoints("run", resume=True)
+        fitted = fit(
+            model, likelihood, x, y, key=key, epochs=20, checkpoints=checkpoints
+        )
+
+    ``folder`` is created if it does not exist, and ``resume=True`` starts at the beginning if it is empty. A checkpoint
+    is written every ``every`` seconds and at the end. The last ``keep`` checkpoints and the last good one are kept, and
+    metrics are written to ``metrics.jsonl``. Ctrl-C, SIGTERM and SIGHUP save first. ``resume=True`` continues from the
+    last checkpoint and reaches the same numbers as an uninterrupted run. It refuses another model, likelihood,
+    optimiser, setting or data set. ``tensorboard=True`` writes the metrics for TensorBoard, too.
     """
 
     folder: str | Path | RunFolder

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from sdebnn import hosts
 from sdebnn.fingerprints import difference
 from sdebnn.records import check_same_settings
 from sdebnn.train.checkpoints import RunFolder
@@ -64,12 +65,22 @@ class Checkpointer:
                 raise OSError(f"{words}. {'Free some space' if full else 'Fix this'}, then resume.") from None
             warnings.warn(f"{words}, and training continues.", stacklevel=5)
 
+    def tree_at(self, step: int, like: PyTree) -> PyTree:
+        """The arrays of a checkpoint, which the first process reads for all."""
+        found = like
+
+        def read() -> None:
+            nonlocal found
+            found = self.folder.load(step, like)[0]
+
+        hosts.from_first(read)
+        return hosts.tree_from_first(found)
+
     def last_good(self, like: PyTree) -> tuple[int, PyTree] | None:
         """The last checkpoint with a good ELBO: its step and its arrays; None if there is none."""
-        for step in reversed(self.folder.steps()):
-            if self.folder.is_good(step):
-                return step, self.folder.load(step, like)[0]
-        return None
+        folder = self.folder
+        step = hosts.from_first(lambda: next((s for s in reversed(folder.steps()) if folder.is_good(s)), None))
+        return None if step is None else (step, self.tree_at(step, like))
 
     def _check_same(self, saved: dict[str, Any]) -> None:
         """Refuse to resume a run that differs from this one, and name the difference."""

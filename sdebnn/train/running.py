@@ -16,9 +16,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, PyTree
 
+from sdebnn import hosts
 from sdebnn.contract import AbstractModel
 from sdebnn.likelihoods import AbstractLikelihood
-from sdebnn.train.batches import BatchSource, StepBatches
+from sdebnn.train.batches import BatchSource, StepBatches, Streamed
 from sdebnn.train.checkpoints import RunFolder
 from sdebnn.train.fallback import GoodParameters, is_good, what_went_wrong
 from sdebnn.train.loop import Job, StepRecord, Steps, TrainState, kl_weight_at
@@ -27,10 +28,12 @@ from sdebnn.train.objective import Elbo
 from sdebnn.train.progress import Display
 from sdebnn.train.resuming import Checkpointer
 from sdebnn.train.signals import deferred_signals
-from sdebnn.train.validation import Best, Watch, validation_scores
+from sdebnn.train.validation import Best, ShouldStop, Watch, validation_scores
 
 # A call of the compiled program is kept below about this many seconds, so that signals are noticed.
 SECONDS_A_CALL = 5.0
+# Seconds for which the other processes of a run are waited for, before it is known how long such things take.
+SECONDS_TO_COMPILE, SECONDS_TO_BEGIN = 1800.0, 300.0
 
 
 class RunSpec(NamedTuple):
@@ -47,6 +50,7 @@ class RunSpec(NamedTuple):
     save_every: float  # seconds
     settings: dict[str, Any]
     configuration: dict[str, dict[str, str]]  # what model, likelihood, optimiser and augmentation are made of
+    should_stop: ShouldStop | None = None
 
 
 class TrainingRun:
@@ -63,7 +67,9 @@ class TrainingRun:
         display: Display,
     ):
         self.spec, self.rest, self.key, self.source, self.display = spec, rest, key, source, display
+        # Every process of a run has one, and the first alone reads and writes.
         self.checkpointer = None if folder is None else Checkpointer(folder, spec.settings, spec.configuration)
+        self.watchdog = hosts.Watchdog()
         self.devices = jax.tree.map(lambda leaf: leaf.sharding if leaf.committed else None, parameters)
         self.steps = Steps(spec.job, parameters, rest, key, spec.total)
         self.step, self.skipped, self.skipped_in_a_row = 0, 0, 0
@@ -77,18 +83,20 @@ class TrainingRun:
 
     def resume_if_saved(self, resume: bool, data: tuple[Any, Any]) -> None:
         """Continue from the last checkpoint in the folder, if there is one."""
-        if self.checkpointer is None:
+        checkpointer = self.checkpointer
+        if checkpointer is None:
             return
         if not isinstance(data[0], jax.Array):
             self.display.say("Reading all rows once, to compute a digest of the data.")
-        saved = self.checkpointer.resumable(resume, {"data": data, "validation": self.spec.validation})
+        parts = {"data": data, "validation": self.spec.validation}
+        saved = hosts.from_first(lambda: checkpointer.resumable(resume, parts))
         if saved is not None:
-            self._restore(self.checkpointer, saved)
-        self.checkpointer.folder.rewind(self.step)
+            self._restore(checkpointer, saved)
+        checkpointer.folder.rewind(self.step)
 
     def _restore(self, checkpointer: Checkpointer, saved: dict[str, Any]) -> None:
         like = self._tree()
-        tree, _ = checkpointer.folder.load(saved["step"], like)
+        tree = checkpointer.tree_at(saved["step"], like)
         self.history = tree["history"]
         self.steps.set_state(TrainState(**{name: tree[name] for name in TrainState._fields}))
         self.step, self.skipped, self.skipped_in_a_row = self.steps.counters()
@@ -117,10 +125,13 @@ class TrainingRun:
             "best_value": self.best.value if math.isfinite(self.best.value) else None, "best_step": self.best.step,
             "answer": self._answer(), "good": good,
         }  # fmt: skip
-        self.checkpointer.save(self._tree(), facts, final=final)
+        with self.watchdog.phase("saving", SECONDS_TO_BEGIN):
+            self.checkpointer.save(self._tree(), facts, final=final)
+            hosts.wait_for_all("saved")
 
     def _is_saved(self) -> bool:
-        return self.checkpointer is None or self.checkpointer.folder.steps()[-1:] == [self.step]
+        checkpointer = self.checkpointer
+        return checkpointer is None or hosts.from_first(lambda: checkpointer.folder.steps()[-1:]) == [self.step]
 
     def _leave(self, number: int) -> None:
         """End the process as the deferred signal would have."""
@@ -134,37 +145,52 @@ class TrainingRun:
 
     def train(self) -> PyTree:
         """Train to the end, and return the resulting parameters."""
-        began, saved_at, pace = time.perf_counter() - self.seconds, time.perf_counter(), math.inf
-        with deferred_signals(self.checkpointer is not None) as signals:
+        began, saved_at, wanted = time.perf_counter() - self.seconds, time.perf_counter(), 1
+        with deferred_signals(self.checkpointer is not None) as signals, self.watchdog:
             unfinished = self.step < self.spec.total and not self.stopped
             if unfinished:
-                self._advance(self.step)  # runs no step, but compiles the program
+                with self.watchdog.phase("compiling", SECONDS_TO_COMPILE):
+                    self._advance(self.step)  # runs no step, but compiles the program
                 if self.spec.at_start and not self.step:
                     score = self._validate()[f"validation_{self.spec.watch}"]
                     self.display.say(f"Before this training, the validation {self.spec.watch} is {score:.4f}.")
             while self.step < self.spec.total and not self.stopped:
-                wanted = 1 if pace == math.inf else max(1, int(SECONDS_A_CALL / max(pace, 1e-9)))
                 clock, candidate = time.perf_counter(), self._candidate()
-                before, record = self.step, self._advance(self._next_stop(wanted))
+                with self.watchdog.phase("steps", SECONDS_TO_BEGIN):
+                    before, record = self.step, self._advance(self._next_stop(wanted))
                 pace = (time.perf_counter() - clock) / max(1, self.step - before)
                 self.seconds = time.perf_counter() - began
                 if record.terms.elbo.size and self._is_good(record.terms.elbo[0]):
                     self.good = candidate
                 self._report(before, record)
                 due = self.checkpointer is not None and time.perf_counter() - saved_at >= self.spec.save_every
-                if signals or due:
-                    self._save(final=bool(signals), good=self._last_is_good())
+                wanted, due, received = self._agreed(max(1, int(SECONDS_A_CALL / max(pace, 1e-9))), due, signals)
+                if received or due:
+                    self._save(final=bool(received), good=self._last_is_good())
                     saved_at = time.perf_counter()
-                if signals:
-                    self._leave(signals[0])
+                if received:
+                    self._leave(received)
             if unfinished:
                 self._fall_back_if_bad()
             if not self._is_saved():
                 self._save(final=True, good=not self.fell_back or self.good is not None)
-            if signals:
-                self._leave(signals[0])
+            *_, received = self._agreed(1, False, signals)
+            if received:
+                self._leave(received)
         self._warn()
         return self._placed(self.best.parameters if self._answer() == "best" else self._current())
+
+    def _agreed(self, wanted: int, due: bool, signals: list[int]) -> tuple[int, bool, int]:
+        """What all processes do next: the steps of the next call, whether to save, and a signal that one received.
+
+        The first process also says whether training stops.
+        """
+        if hosts.count() == 1:
+            return wanted, due, signals[0] if signals else 0
+        with self.watchdog.phase("agreeing", hosts.STUCK_AFTER):
+            said = hosts.from_all([min(wanted, 2**31 - 1), due, self.stopped, signals[0] if signals else 0])
+        self.stopped = bool(said[0, 2])
+        return int(said[0, 0]), bool(said[0, 1]), int(said[:, 3].max())
 
     def _advance(self, stop: int) -> StepRecord:
         before, stop = self.step, max(stop, self.step)
@@ -175,15 +201,15 @@ class TrainingRun:
     def _batches(self, stop: int) -> StepBatches:
         try:
             return self.source.batches(self.step, stop)
-        except ValueError:  # these rows cannot be trained on: save what was learned before them
-            if self.checkpointer is not None and self.step:
+        except (ValueError, OSError):  # these rows cannot be trained on: save what was learned before them
+            if self.checkpointer is not None and self.step and hosts.count() == 1:  # others are not here to agree
                 self._save(final=False, good=False)
             raise
 
     def _next_stop(self, wanted: int) -> int:
         """The step at which the next call ends: at the latest where an epoch, a validation or a measurement is due."""
         job = self.spec.job
-        ends = [self.step + min(wanted, self.source.steps_a_call), self.spec.total]
+        ends = [self.step + wanted, self.source.latest_stop(self.step), self.spec.total]
         intervals = [self.spec.validate_every if self.spec.validation else None, self.spec.monitor]
         if job.batch_size < job.examples:
             intervals.append(1)
@@ -205,6 +231,8 @@ class TrainingRun:
             "loss": -terms["elbo"] / job.examples, **terms, "gradient_norm": _mean(record.gradient_norm[finite]),
             "skipped": self.skipped,
         }  # fmt: skip
+        if isinstance(self.source, Streamed):
+            row["waited_for_data"] = round(self.source.waited, 3)
         if spec.validation is not None and self.step % (job.steps_an_epoch * spec.validate_every) == 0:
             row.update(self._validate())
         if spec.monitor is not None and self.step % (job.steps_an_epoch * spec.monitor) == 0:
@@ -221,14 +249,17 @@ class TrainingRun:
     def _validate(self) -> dict[str, float]:
         spec, parameters = self.spec, self._current()
         assert spec.validation is not None
-        scores = validation_scores(
-            *self._pair(parameters), spec.validation, key=self.key, examples=spec.job.examples,
-            draws_at_once=spec.job.draws_at_once,
-        )  # fmt: skip
+        with self.watchdog.phase("validating", SECONDS_TO_COMPILE):
+            scores = validation_scores(
+                *self._pair(parameters), spec.validation, key=self.key, examples=spec.job.examples,
+                draws_at_once=spec.job.draws_at_once, mesh=spec.job.mesh,
+            )  # fmt: skip
         self.best = self.best.after(self.step, parameters, scores, spec.watch)
         if spec.patience is not None and self.best.waited >= spec.patience:
             self.stopped = True
             self.display.say(f"Stopped early: validation {spec.watch} has not improved since step {self.best.step}.")
+        if spec.should_stop is not None and spec.should_stop(self.step // spec.job.steps_an_epoch, scores):
+            self.stopped = True
         return {f"validation_{name}": number for name, number in scores._asdict().items()}
 
     def _measure_noise(self) -> dict[str, float]:
@@ -263,6 +294,10 @@ class TrainingRun:
         """
         if not self.step:
             return True
+        with self.watchdog.phase("checking", SECONDS_TO_BEGIN):
+            return self._elbo_is_good()
+
+    def _elbo_is_good(self) -> bool:
         state, before = self.steps.state(), np.int32(self.step - 1)
         batches = self.source.batches(self.step - 1, self.step)
         for parameters in (state.parameters, state.ema):

@@ -4,15 +4,18 @@ Every validation uses the same keys, so that scores at different steps are compa
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
 from sdebnn.contract import AbstractModel, Data, draw_keys, solutions
 from sdebnn.data import as_floats
 from sdebnn.likelihoods import AbstractLikelihood
+from sdebnn.meshes import on_mesh
 from sdebnn.prediction import forecast_scores
 
 VALIDATION_DRAWS = 4
@@ -30,6 +33,9 @@ class Scores(NamedTuple):
     accuracy: float
 
 
+ShouldStop = Callable[[int, Scores], bool]  # given the epoch and its scores, whether training is to stop
+
+
 def validation_scores(
     model: AbstractModel,
     likelihood: AbstractLikelihood,
@@ -38,15 +44,16 @@ def validation_scores(
     key: PRNGKeyArray,
     examples: int,
     draws_at_once: int | None,
+    mesh: Mesh | None = None,
 ) -> Scores:
     """Score a model and its likelihood on held-out examples; ``examples`` is the size of the training set."""
     x, y = data
     keys = draw_keys(jax.random.fold_in(key, 0x7A11), VALIDATION_DRAWS, model)
     likelihood, y, weights = likelihood.split_weights(y)
-    samples, kl = [], math.nan
+    samples, kl, model = [], math.nan, on_mesh(model, mesh)
     for i in range(0, x.shape[0], EXAMPLES_AT_ONCE):
         rows = as_floats(jnp.asarray(x[i : i + EXAMPLES_AT_ONCE]))
-        drawn = solutions(model, rows, keys, draws_at_once or VALIDATION_DRAWS)
+        drawn = solutions(model, rows, keys, draws_at_once or VALIDATION_DRAWS, mesh)
         samples.append(drawn.outputs)
         kl = float(drawn.kl.mean())
     nll, log_likelihood, accuracy = forecast_scores(likelihood, jnp.concatenate(samples, axis=1), y, weights)
