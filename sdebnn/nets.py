@@ -49,12 +49,23 @@ def paper_net(
     compute: Compute = "float32",
     key: PRNGKeyArray,
 ) -> SDEBNN:
-    """The paper's net: ``augment`` zero channels, blocks of ``TimeConv``, an invertible squeeze between scales.
+    """The paper's net for images: blocks of ``TimeConv``, and an invertible squeeze between scales.
 
-    ``blocks`` is the number of blocks at each scale: ``(1,)`` for the MNIST net, ``(2, 2, 2)`` for the CIFAR-10 net.
-    ``deterministic`` holds the indices, from 0, of blocks that are ODEs. ``block`` makes the other blocks of a field
-    and a key, instead of ``bayesianize`` with ``prior``, ``drift``, ``initial``, ``solver`` and ``kl``. ``mean`` and
-    ``std`` standardise the pixels, as fractions of 255. The default solver is ``euler(20)``.
+        net = paper_net((28, 28, 1), classes=10, key=key)
+        logits, kl = paper_net((8, 8, 3), 3, width=8, key=key)(images, key=key)
+
+    ``shape`` is (height, width, channels) of the images, whose pixels are from 0 to 255. The outputs are the logits of
+    ``classes`` classes.
+
+    - ``blocks``: the number of blocks at each scale: ``(1,)`` for the MNIST net, ``(2, 2, 2)`` for the CIFAR-10 net.
+    - ``width``: the number of channels inside a field. ``augment`` is the number of zero channels that are appended.
+    - ``prior``, ``drift``, ``initial``, ``solver`` and ``kl`` are those of ``bayesianize``. The default solver is
+      ``FixedGrid(20)``, with options that suit the device.
+    - ``deterministic``: the indices, from 0, of blocks that are ODEs.
+    - ``block``: a function of a field and a key that makes the other blocks, instead of ``bayesianize``.
+    - ``mean_field_head``: whether the last linear layer is random, too, by ``MeanField``.
+    - ``mean`` and ``std`` standardise the pixels, as fractions of 255.
+    - ``compute``: the type to which the inputs of convolutions are rounded, "float32" or "bfloat16".
     """
     solver = solver or euler(20, sum(blocks))
     channels = _checked(shape, classes, blocks, deterministic, key) + augment
@@ -120,12 +131,27 @@ def our_net(
     compute: Compute = "bfloat16",
     key: PRNGKeyArray,
 ) -> SDEBNN:
-    """Our net: a convolution, ``blocks`` at each number of channels, and strided convolutions between them.
+    """Our net for images: a convolution, blocks at each number of channels, and strided convolutions between them.
 
-    Each field is a ``ResidualConv``; its norms, and all that is outside the blocks, are deterministic. The scale of its
-    last convolution is ``gain`` times that of its fan-in. ``infer_w0_of`` holds the indices, 0 or 1, of the
-    convolutions of each field whose w_0 is inferred; the scale of its prior is learned for each array. The w_0 of the
-    other convolutions is a point. With ``views``, every draw sees the images in its own way (``Views``).
+        net = our_net((32, 32, 3), classes=10, channels=(16, 32), blocks=1, key=key)
+        views = sdebnn.data.RandomView(2)
+        seen = our_net((32, 32, 3), 10, channels=(16,), views=views, key=key)
+
+    ``shape`` is (height, width, channels) of the images, whose pixels are from 0 to 255. The outputs are the logits of
+    ``classes`` classes. Each field is a ``ResidualConv``; its norms, and all that is outside the blocks, are
+    deterministic.
+
+    - ``channels``: the number of channels at each scale. There are ``blocks`` blocks at each.
+    - ``stem_stride``: the stride of the first convolution; 2 halves the images.
+    - ``gain``: the scale of the last convolution of a field, as a multiple of that of its fan-in.
+    - ``prior``, ``drift``, ``solver`` and ``kl`` are those of ``bayesianize``.
+    - ``infer_w0_of``: the indices, 0 or 1, of the convolutions of each field whose w_0 is inferred; the scale of its
+      prior is learned for each array. The w_0 of the other convolutions is a point.
+    - ``deterministic``: the indices, from 0, of blocks that are ODEs.
+    - ``mean_field_head``: whether the last linear layer is random, too, by ``MeanField``.
+    - ``views``: every draw sees the images in its own way (``Views``).
+    - ``mean`` and ``std`` standardise the pixels, as fractions of 255.
+    - ``compute``: the type to which the inputs of convolutions are rounded, "float32" or "bfloat16".
     """
     check_counts("channels", channels)
     check_count("blocks", blocks)

@@ -1,10 +1,8 @@
 """The page about a run: its numbers from the saved forecasts, and in a real browser its tables, pictures and rules."""
 
-import html
 import json
 import re
 import shutil
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from browser import axe_violations, dumped, in_browser
 
 from sdebnn import cli, metrics, runs
 from sdebnn.models import SDEBNN, blocks
@@ -21,8 +20,6 @@ from sdebnn.reports.comparing import differences, seed_groups, side_by_side
 from sdebnn.reports.page import Cell, Section, page, table
 from sdebnn.reports.sections import shown_score, summary
 from sdebnn.runs.settings import run_bytes
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -326,44 +323,11 @@ def test_the_command_writes_the_page_and_says_so(run, tmp_path, capsys):
 # In a browser
 
 
-def dumped(text, folder, script="", width=1200, dark=False):
-    """The page in Chromium after a script has run: what the script returned, and what was said on the console."""
-    tail = (
-        "<script>(async () => { let found; try { found = await (async () => {" + script + "})(); }"
-        " catch (error) { found = {error: String(error)}; }"
-        " const place = document.createElement('pre'); place.id = 'found'; place.textContent = JSON.stringify(found);"
-        " document.body.append(place); })();</script>"
-    )
-    path = folder / "tried.html"
-    path.write_text(text.replace("</body>", tail + "</body>"))
-    done = subprocess.run(
-        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=30000",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr", "--dump-dom",
-         path.as_uri()],
-        capture_output=True, text=True, timeout=180, check=True,
-    )  # fmt: skip
-    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
-    assert found is not None, done.stderr[-2000:]
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(found[1])), console
-
-
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-
-
 @in_browser
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_passes_the_rules_of_accessibility(written, tmp_path, dark):
-    axe_core_python = pytest.importorskip("axe_core_python")
-    axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
-    text = written.read_text().replace("</head>", f"<script>{axe}</script></head>")
-    script = (
-        "const found = await axe.run(); return {paper: getComputedStyle(document.body).backgroundColor, passes:"
-        " found.passes.length, wrong: found.violations.map(rule => [rule.id, rule.nodes[0].html.slice(0, 200)])};"
-    )
-    found, console = dumped(text, tmp_path, script, dark=dark)
+    found, console = axe_violations(written.read_text(), tmp_path, dark=dark)
     assert found.get("wrong") == [], found
     assert found["passes"] > 10
     shade = sum(map(int, re.findall(r"\d+", found["paper"])[:3]))

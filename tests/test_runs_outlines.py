@@ -125,6 +125,7 @@ def test_a_run_without_an_outline_is_made_from_its_preset(run, request):
         (run / "run.json").write_bytes(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_finished_run_goes_on_with_its_own_net_and_recipe(data, tmp_path, request, members):
     outs = [tmp_path / name for name in ("one", "two")]
@@ -153,7 +154,7 @@ def interrupted(monkeypatch, data, out, at, **others):
     with monkeypatch.context() as patched:
         patched.setattr(engine, "fit", stopped)
         if at > others.get("members", 1):
-            patched.setattr("sdebnn.runs.training.score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr("sdebnn.runs.training.score", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             runs.train(settings(data, **others), out, progress=False)
 

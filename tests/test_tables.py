@@ -17,6 +17,7 @@ from sdebnn.tables.forecasts import forecast, table_scores
 from sdebnn.tables.frame import Frame, read_frame
 from sdebnn.tables.kind import KIND
 from sdebnn.tables.model import (
+    FAR,
     INPUTS_FILE,
     MODEL_FILE,
     fit_table,
@@ -266,7 +267,7 @@ def test_a_target_that_differs_in_nearly_every_row_is_not_one_of_classes(tmp_pat
 
 def test_rows_without_a_target_are_left_out_aloud():
     frame = Frame({"x": np.arange(3.0), "y": np.array([1.0, np.nan, 3.0])})
-    with pytest.warns(UserWarning, match="1 rows without a target"):
+    with pytest.warns(UserWarning, match="1 row has no target and is left out"):
         assert known_rows(frame, "y", where="t.csv").columns["x"].tolist() == [0, 2]
     with pytest.raises(ValueError, match="which has x, y"):
         known_rows(frame, "z", where="t.csv")
@@ -284,6 +285,20 @@ def test_distance_is_mahalanobis_in_units_of_the_training_rows():
     against = np.array([[3.0, -1.0]])  # no column is far out, but they never differ in sign
     exact = np.sqrt(against @ np.linalg.inv(np.cov(mixed.T)) @ against.T / 2)[0, 0]
     assert distance.to(against)[0] * distance.limit == pytest.approx(exact, rel=0.15)
+
+
+@pytest.mark.parametrize(("rows", "rare"), [(54, 1), (60, 1), (108, 1), (300, 2)])
+def test_a_rare_flag_does_not_hide_what_is_far(rows, rare):
+    """One empty cell, or one rare word, is a column of zeros with few ones. It must not become the unit of distance."""
+    rng = np.random.default_rng(0)
+    numbers, flag = rng.uniform(40, 200, rows), np.zeros(rows)
+    flag[5 : 5 + rare] = 1
+    distance = Distance.of(np.column_stack([numbers, flag]))
+    far, usual, flagged = distance.to(np.array([[900.0, 0.0], [100.0, 0.0], [100.0, 1.0]]))
+    assert far > FAR
+    assert usual < 1
+    assert flagged < FAR
+    assert 0.1 < distance.limit < 10
 
 
 def test_a_forecast_has_the_parts_of_the_uncertainty_and_matches_the_estimator(model, tmp_path):
@@ -309,13 +324,13 @@ def test_a_forecast_has_the_parts_of_the_uncertainty_and_matches_the_estimator(m
 
 def test_a_missing_word_is_mentioned_if_none_was_in_training(model):
     frame = Frame({"size": np.array([50.0, 51.0]), "colour": np.array(["red", None], object)})
-    with pytest.warns(UserWarning, match="1 words are missing in column 'colour', and none was in training"):
+    with pytest.warns(UserWarning, match="1 word is missing in column 'colour', which had all its words in training"):
         forecast(model, frame, where="new.csv")
 
 
 def test_a_missing_number_counts_as_known_if_none_was_missing_in_training_and_this_is_said():
     coder = ColumnCoder.of(Frame({"size": np.array([1.0, 2.0, 9.0])}))
-    with pytest.warns(UserWarning, match=r"1 numbers are missing in column 'size'.* its median, 2, .* too certain"):
+    with pytest.warns(UserWarning, match=r"1 number is missing in column 'size'.* its median, 2, .* too certain"):
         found = coder.matrix(Frame({"size": np.array([4.0, np.nan])}), where="new.csv")
     np.testing.assert_array_equal(found, [[4.0], [2.0]])
 

@@ -9,14 +9,15 @@ from sdebnn.cli.common import Json, check_out, plain_warnings, print_result, wri
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="The folders of one run or more.")],
+    runs: Annotated[list[Path], typer.Argument(help="The folders of one run or more, or of a sweep.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace the page if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a page about runs: how they did and how sure that is, every plot, and what not to trust them with.
 
-    The page needs no network and no other file. It is made from the folders of the runs alone, without their data.
+    Of a sweep: how it went, which parameters mattered, and its trials. The page needs no network and no other file. It
+    is made from the folders alone, without the data.
     """
     check_out(out, ".html", force=force, inputs=())
     with plain_warnings():

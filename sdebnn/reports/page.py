@@ -69,11 +69,12 @@ for (const table of document.querySelectorAll("table.sorts")) {
 
 
 class Cell(NamedTuple):
-    """Text of a table, the number by which it is sorted, if it is one, and what stands beside or below it."""
+    """Text of a table, the number by which it is sorted, if it is one, what stands beside it, and what it links to."""
 
     text: str
     value: float | None = None
     note: str = ""
+    link: str = ""
 
 
 class Section(NamedTuple):
@@ -131,7 +132,9 @@ def _number(is_number: bool) -> str:
 def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:
     value = "" if cell.value is None else f' data-value="{cell.value!r}"'
     if is_head:
-        return f'<th scope="row"{value}>{escaped(cell.text)}</th>'
+        text = escaped(cell.text)
+        linked = f'<a href="{escaped(cell.link)}">{text}</a>' if cell.link else text
+        return f'<th scope="row"{value}>{linked}</th>'
     words = (
         escaped(cell.text) if not cell.note else f"<span>{escaped(cell.text)}</span> <span>{escaped(cell.note)}</span>"
     )

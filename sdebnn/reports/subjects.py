@@ -13,10 +13,11 @@ from sdebnn.metrics import Estimate
 from sdebnn.outcomes import ClassOutcomes, Outcomes, load_examples, load_outcomes
 from sdebnn.records import read_record, read_result
 from sdebnn.reports.depth import Depths, depths
-from sdebnn.runs import read_about, read_settings, read_stages
+from sdebnn.runs import PARAMETERS, read_about, read_settings, read_stages
 from sdebnn.runs.run import stage_folder
 from sdebnn.shifts import known_shifts
 from sdebnn.tables.kind import KIND as TABLE_KIND
+from sdebnn.tables.kind import PARAMETERS as TABLE_PARAMETERS
 from sdebnn.tables.kind import is_table_run
 
 MAX_CURVE_ROWS = 100_000
@@ -56,7 +57,17 @@ class Subject(NamedTuple):
 
 
 def subject(run: Path) -> Subject:
-    """What there is to say about a run that is done."""
+    """What there is to say about a run that is done.
+
+        from pathlib import Path
+
+        from sdebnn.reports import subject
+
+        about = subject(Path("model"))
+        print(about.command, about.scores["rmse"])
+
+    It is what a page is written from.
+    """
     if not (run / "run.json").exists():
         raise ValueError(f"{run} is no folder of a run: pass one that sdebnn train made.")
     if not (run / "result.json").exists():
@@ -107,13 +118,18 @@ def _settings(run: Path, result: dict[str, Any]) -> dict[str, Any]:
     return {**read_settings(run)._asdict(), "epochs": result.get("epochs")}
 
 
+def command_of(run: Path) -> str:
+    """The command that trains the same run again."""
+    return _command(run, read_result(run / "result.json"))
+
+
 def _command(run: Path, result: dict[str, Any]) -> str:
     """The command that trains the same again; of a run that went on, one for each stage."""
     settings = _settings(run, result)
     usual = {"preset": "ours", "validation": 0.1}
     stages: list[int] = []
     if is_table_run(run):
-        usual = {"test": 0.1, "members": 5, "kl_weight": 1.0, "words": []}
+        usual = {"test": 0.1, "members": 5, "kl_weight": 1.0, "words": [], "validation": 0.0}
     else:
         stages = list(accumulate(read_stages(run)))
     data, out = (shlex.quote(str(name)) for name in (settings["data"], run.resolve().name))
@@ -132,6 +148,8 @@ def _options(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
         if value is None or value is False or value == usual.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
+        if name in PARAMETERS or name in TABLE_PARAMETERS:
+            option, value = "--param", f"{name}={value}"
         given = value if isinstance(value, list) else [value]
         found += [option if each is True else f"{option} {shlex.quote(str(each))}" for each in given]
     return found

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sdebnn.checks import check_choice, check_count, check_positive, shown
+from sdebnn.checks import check_choice, check_count, check_level, check_positive, shown
 from sdebnn.presets import PRESETS, About
 from sdebnn.records import (
     OBJECT,
@@ -44,8 +44,17 @@ RULES: Rules = {
     "about": OBJECT,
 }
 # What older runs lack, and what it was.
-ADDED: dict[str, Any] = {"mixing": False, "net": None}
-ADDED_RULES: Rules = {"mixing": YES_OR_NO, "net": or_none(OBJECT)}
+# What a run may be given in place of the preset's own, and the types.
+PARAMETERS: dict[str, type] = {
+    "learning_rate": float, "sigma": float, "prior_variance": float, "batch_size": int, "ema": float
+}  # fmt: skip
+ADDED: dict[str, Any] = {"mixing": False, "net": None, **dict.fromkeys(PARAMETERS)}
+ADDED_RULES: Rules = {
+    "mixing": YES_OR_NO,
+    "net": or_none(OBJECT),
+    **dict.fromkeys(PARAMETERS, or_none(number(0.0))),
+    "batch_size": or_none(whole(1)),
+}
 NUMBERS_ABOUT = ("center", "spread", "target_center", "target_spread")
 ABOUT_RULES: Rules = {
     "name": TEXT,
@@ -71,6 +80,11 @@ class Settings(NamedTuple):
     test: float | None = None  # share of data that have no test part of their own; None: a tenth
     size: int | None = None  # side of pictures; None: as they are, or 32
     mixing: bool = False  # whether images are mixed in training
+    learning_rate: float | None = None  # None, here and below: that of the preset
+    sigma: float | None = None  # diffusion of the weights
+    prior_variance: float | None = None  # of w_0, if it is inferred
+    batch_size: int | None = None
+    ema: float | None = None  # decay of the moving average of the parameters
 
     def check(self) -> None:
         """Refuse values that are not allowed."""
@@ -84,10 +98,19 @@ class Settings(NamedTuple):
             )
         if self.epochs is not None:
             check_count("epochs", self.epochs)
-        for name in ("patience", "members"):
+        for name in ("patience", "members", "batch_size"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_positive("kl_weight", self.kl_weight, or_zero=True)
+        for name in ("learning_rate", "sigma", "prior_variance"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.ema is not None:
+            check_level("ema", self.ema)
+        if self.prior_variance is not None and not self.infer_w0:
+            raise ValueError(
+                f"prior_variance={shown(self.prior_variance)} is of w_0, which is a point: infer w_0 by --infer-w0."
+            )
 
 
 def read_run(out: Path) -> dict[str, Any]:

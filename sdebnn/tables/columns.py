@@ -103,19 +103,19 @@ class ColumnCoder(NamedTuple):
                 raise ValueError(f"{where} column {shown(part.name)} holds {shown(word)}: training had numbers there.")
             if not part.with_missing and np.isnan(column).any():
                 warnings.warn(
-                    f"{where}: {int(np.isnan(column).sum())} numbers are missing in column {shown(part.name)}, and "
-                    f"none was in training: they count as its median, {part.median:g}, as if known, so that the "
-                    "forecasts of these rows are too certain.",
+                    f"{where}: {_missing(np.isnan(column), 'number')} in column {shown(part.name)}, which had all its "
+                    f"numbers in training: its median, {part.median:g}, takes their place as if it were known, so that "
+                    "the forecasts of these rows are too certain.",
                     stacklevel=3,
                 )
             return part.encoded(column)
         if not is_words(column):  # words that look like numbers, such as codes
             column = np.array([None if np.isnan(cell) else as_word(cell) for cell in column], object)
-        gone = sum(cell is None for cell in column)
-        if gone and None not in part.words:
+        gone = np.array([cell is None for cell in column])
+        if gone.any() and None not in part.words:
             warnings.warn(
-                f"{where}: {gone} words are missing in column {shown(part.name)}, and none was in training: they count "
-                "as none of its words.",
+                f"{where}: {_missing(gone, 'word')} in column {shown(part.name)}, which had all its words in training: "
+                "such a cell counts as none of them.",
                 stacklevel=3,
             )
         unknown = [cell for cell in column if cell is not None and cell not in part.words]
@@ -179,3 +179,21 @@ def _words_of(name: str, column: np.ndarray) -> WordColumn | None:
     order = np.argsort(-counts, kind="stable")[:MAX_WORDS]
     known = tuple(sorted(str(words[i]) for i in order))
     return WordColumn(name, (*known, None) if any(cell is None for cell in column) else known)
+
+
+def missing_cells(frame: Frame) -> list[str]:
+    """A sentence on the cells that are missing in training rows, if there are any."""
+    columns = frame.columns.items()
+    counts = {name: sum(cell is None or cell != cell for cell in column.tolist()) for name, column in columns}
+    found = [f"{shown(name)} {count}" for name, count in counts.items() if count]
+    if not found:
+        return []
+    return [
+        f"Missing cells: {', '.join(found)}. The model is told which cells are missing, and learns from the others."
+    ]
+
+
+def _missing(gone: np.ndarray, what: str) -> str:
+    """How many cells are missing, in words."""
+    count = int(gone.sum())
+    return f"1 {what} is missing" if count == 1 else f"{count} {what}s are missing"

@@ -42,7 +42,7 @@ def table_outcomes(model: TableModel, frame: Frame, *, where: str) -> Outcomes:
     """The forecast of rows whose target is known, beside the target."""
     frame, y = _known(model, frame, where)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnlikeTrainingWarning)  # the scores of the same rows say so
+        warnings.simplefilter("ignore", UserWarning)  # the scores of the same rows say so
         x = model.inputs(frame, where=where)
         found = model.estimator.outcomes(x, y)._replace(unlike=model.distance.to(x))
     return found._replace(names=(model.target,)) if isinstance(found, NumberOutcomes) else found

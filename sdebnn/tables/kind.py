@@ -1,4 +1,4 @@
-"""Whether a folder holds a run of a table, told without what such a run needs to be opened."""
+"""Whether a folder holds a run of a table, and what such a run may be given, without scikit-learn."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,11 @@ from pathlib import Path
 from sdebnn.records import MAX_RECORD_BYTES
 
 KIND = "run of a table by sdebnn, version 1"
+# Parameters of the estimators that a run may be given, and their types.
+PARAMETERS: dict[str, type] = {
+    "learning_rate": float, "sigma": float, "batch_size": int, "width": int, "steps": int, "max_iter": int,
+    "noise": str, "family": str,
+}  # fmt: skip
 
 
 def is_table_run(out: Path) -> bool:

@@ -65,9 +65,11 @@ class TableModel(NamedTuple):
             row = int(unlike.argmax())
             of_row = np.abs(self.distance.standardised(matrix[row]))
             name = np.repeat([part.name for part in self.coder.parts], [part.width for part in self.coder.parts])
+            count = "1 row" if len(matrix) == 1 else f"{len(matrix)} rows"
+            verb, forecasts = ("is", "this forecast") if far == 1 else ("are", "these forecasts")
             warnings.warn(
-                f"{where}: {far} of {len(matrix)} rows are unlike the training data, row {row + 1} most of all, in its "
-                f"column {shown(str(name[of_row.argmax()]))}: check its units, and trust these forecasts less.",
+                f"{where}: {far} of {count} {verb} unlike the training data, row {row + 1} most of all, in its "
+                f"column {shown(str(name[of_row.argmax()]))}: check its units, and trust {forecasts} less.",
                 UnlikeTrainingWarning,
                 stacklevel=2,
             )
@@ -150,7 +152,9 @@ def known_rows(frame: Frame, target: str, *, where: str) -> Frame:
     if gone.all():
         raise ValueError(f"the target {shown(target)} is missing in all rows of {where}: fill it in.")
     if gone.any():
-        warnings.warn(f"{where}: {int(gone.sum())} rows without a target are left out.", stacklevel=2)
+        count = int(gone.sum())
+        rows = "1 row has no target and is" if count == 1 else f"{count} rows have no target and are"
+        warnings.warn(f"{where}: {rows} left out.", stacklevel=2)
     return frame.at(~gone)
 
 

@@ -4,20 +4,23 @@ A data set of the catalogue has columns of numbers, x1, x2, ..., the target y, a
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from sdebnn import fingerprints
-from sdebnn.checks import check_count, check_positive, shown
+from sdebnn.checks import check_choice, check_count, check_positive, shown
 from sdebnn.columns import NAMES
 from sdebnn.data import Part, find, load
 from sdebnn.data.storage import file_md5
 from sdebnn.data.tabular import MAX_CLASSES_OF_FEW
+from sdebnn.estimators.regressor import FamilyName, NoiseName
 from sdebnn.tables.frame import Frame, read_frame
+from sdebnn.tables.kind import PARAMETERS
 from sdebnn.tables.model import Task, known_rows, targets_of, task_of
 
 SEEDS = 2**31
+OF_REGRESSIONS = ("noise", "family")
 
 
 class TableSettings(NamedTuple):
@@ -35,6 +38,21 @@ class TableSettings(NamedTuple):
     members: int = 5
     kl_weight: float = 1.0
     words: tuple[str, ...] = ()
+    validation: float = 0.0  # share of the training rows that are held out from the estimator, and scored
+    learning_rate: float | None = None  # None, here and below: that of the estimator
+    sigma: float | None = None
+    batch_size: int | None = None
+    width: int | None = None
+    steps: int | None = None
+    max_iter: int | None = None
+    noise: str | None = None
+    family: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, float | str]:
+        """The parameters of the estimator that are given."""
+        given = {name: getattr(self, name) for name in PARAMETERS}
+        return {name: value for name, value in given.items() if value is not None}
 
     def check(self) -> None:
         """Refuse values that are not allowed."""
@@ -42,7 +60,19 @@ class TableSettings(NamedTuple):
             raise ValueError(f"seed={self.seed} must be a whole number from 0 to {SEEDS - 1}.")
         if not 0 <= self.test < 1:
             raise ValueError(f"test={shown(self.test)} must be a share of the rows: 0 for none, or less than 1.")
-        check_count("members", self.members)
+        if not 0 <= self.validation < 1:
+            raise ValueError(
+                f"validation={shown(self.validation)} must be a share of the training rows: 0 for none, or less than 1."
+            )
+        for name in ("members", *(name for name, kind in PARAMETERS.items() if kind is int)):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        for name, kind in (("noise", NoiseName), ("family", FamilyName)):
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), get_args(kind))
+        for name in ("learning_rate", "sigma"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         check_positive("kl_weight", self.kl_weight, or_zero=True)
 
 
@@ -123,6 +153,19 @@ def _check_classes(target: str, labels: np.ndarray) -> None:
             f"the target {shown(target)} holds {len(classes)} different labels in {len(labels)} rows, such as "
             f"{shown(str(labels[0]))}: choose another target, leave out rare classes, or write numbers as plain digits."
         )
+
+
+def validation_split(settings: TableSettings, rows: TableRows) -> tuple[Frame, Frame | None]:
+    """The rows that the estimator sees, and those of the training part that are held out from it, if any are."""
+    train, held_out = split(rows.train, settings.validation, settings.seed)
+    if settings.validation and held_out is None:
+        raise ValueError(
+            f"validation={shown(settings.validation)} of {rows.train.rows} rows is none of them: pass more rows, or a "
+            "larger share."
+        )
+    if held_out is not None and rows.task == "classification":
+        return _with_all_classes(train, held_out, rows.target)
+    return train, held_out
 
 
 def split(frame: Frame, share: float, seed: int) -> tuple[Frame, Frame | None]:

@@ -31,15 +31,27 @@ from sdebnn.records import (
     record_bytes,
     whole,
 )
+from sdebnn.tables.columns import missing_cells
 from sdebnn.tables.forecasts import forecast, table_outcomes, table_scores
-from sdebnn.tables.kind import KIND
+from sdebnn.tables.kind import KIND, PARAMETERS
 from sdebnn.tables.model import INPUTS_FILE, MODEL_FILE, TableModel, fit_table, load_table
-from sdebnn.tables.rows import SEEDS, TableSettings, digest_of, is_there, label, table_rows
+from sdebnn.tables.rows import (
+    OF_REGRESSIONS,
+    SEEDS,
+    TableSettings,
+    digest_of,
+    is_there,
+    label,
+    table_rows,
+    validation_split,
+)
 
 __all__ = [
-    "TableSettings", "forecast", "open_table", "read_table_run", "result_of", "scores_on", "train_table",
+    "PARAMETERS", "TableSettings", "forecast", "open_table", "read_table_run", "result_of", "scores_on", "train_table",
 ]  # fmt: skip
 SCORES = ("nll", "rmse", "coverage_95", "accuracy", "ece", "brier", "test_rows")
+# What the settings of earlier versions lack, and what it was.
+ADDED: dict[str, Any] = {"words": [], "validation": 0.0, **dict.fromkeys(PARAMETERS)}
 FILES = ("run.json", "result.json", MODEL_FILE, INPUTS_FILE, OUTCOMES_FILE)
 RULES: Rules = {
     "digest": TEXT,
@@ -85,7 +97,7 @@ def _finished(settings: TableSettings, out: Path, resume: bool) -> dict[str, Any
     if not resume:
         raise ValueError(f"{out} holds a run already: add --resume to see its result, or choose another folder.")
     facts = read_table_run(out)
-    asked = {"words": [], **facts["asked"]}  # runs of earlier versions have none
+    asked = {**ADDED, **facts["asked"]}
     check_same_settings(out, asked, _asked(settings), "use the same, or choose another folder")
     if is_there(settings.data) and digest_of(settings) != facts["digest"]:
         raise ValueError(f"{settings.data} has changed since {out} was trained: choose another folder.")
@@ -101,31 +113,41 @@ def _trained(
     settings: TableSettings, out: Path, lock: FolderLock, say: Callable[[str], None], progress: bool
 ) -> dict[str, Any]:
     where = label(settings.data)
-    target, task, train, test = table_rows(settings)
+    rows = table_rows(settings)
+    (target, task, part, test), (train, held_out) = rows, validation_split(settings, rows)
+    for name in OF_REGRESSIONS:
+        if task == "classification" and name in settings.parameters:
+            value = settings.parameters[name]
+            raise ValueError(f"{name}={value} is of a regression, and {target!r} has classes: leave it out.")
     digest = digest_of(settings)
     columns = len(train.columns) - 1
     say(f"{task.capitalize()} of {target!r} from {columns} column{'s' * (columns != 1)} of {train.rows} rows.")
+    for words in missing_cells(train.without(target)):
+        say(words)
     if test is None and settings.test:
         say("No row is left for the test, so there will be no scores: pass more rows.")
     clock = time.perf_counter()
     model = fit_table(
         train, target, task, where=where, members=settings.members, kl_weight=settings.kl_weight,
-        random_state=settings.seed, verbose=progress,
+        random_state=settings.seed, verbose=progress, **settings.parameters,
     )  # fmt: skip
     seconds = time.perf_counter() - clock
     versions = {"sdebnn": __version__, "jax": jax.__version__, "python": platform.python_version()}
-    share = 0.0 if test is None else test.rows / (train.rows + test.rows)
+    share = 0.0 if test is None else test.rows / (part.rows + test.rows)
     facts = {
         "digest": digest, "data": where, "target": target, "task": task, "seed": settings.seed, "test": round(share, 4),
         "members": settings.members, "kl_weight": settings.kl_weight, "rows": train.rows, "versions": versions,
     }  # fmt: skip
-    scores = {} if test is None else table_scores(model, test, where=where)
+    scores = {} if test is None else table_scores(model, test, where=f"{where}, rows kept for the test")
     test_rows = scores.pop("rows", 0)
+    validated = {} if held_out is None else table_scores(model, held_out, where=f"{where}, rows kept for validation")
     family = {"family": model.estimator.family_} if isinstance(model.estimator, SDEBNNRegressor) else {}
     result = {
         **scores, **facts, **family, "test_rows": test_rows, "fit_seconds": round(seconds, 2),
         "device": jax.devices()[0].device_kind,
     }  # fmt: skip
+    if held_out is not None:
+        result |= {"validation_nll": validated["nll"], "validation_rows": held_out.rows}
     lock.hold()  # the folder may have been deleted meanwhile
     model.save(out)
     if test is not None:
