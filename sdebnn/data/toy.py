@@ -22,75 +22,141 @@ WAVE_NOISE = 0.1
 
 
 def wave_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``wave``: a damped sine plus a linear trend, which is not monotonic."""
+    """The mean of ``wave``: a damped sine plus a linear trend, which is not monotonic.
+
+        x, y = sdebnn.data.toy.wave(40, key=key)
+        errors = y - sdebnn.data.toy.wave_mean(x)
+
+    x may have any shape.
+    """
     return jnp.sin(2.5 * x) * jnp.exp(-0.1 * x**2) + 0.3 * x
 
 
 def wave(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs are uniform on [-2, 2]; the noise is normal with standard deviation 0.1."""
+    """A regression on a line: a damped sine on a slope.
+
+        x, y = sdebnn.data.toy.wave(40, key=key)
+
+    Inputs are uniform on [-2, 2]; the noise is normal with standard deviation 0.1.
+    """
     return _regression(examples, WAVE_RANGE, wave_mean, lambda x: WAVE_NOISE, key)
 
 
 def ripple_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``ripple``: a sine plus a linear trend, which is not monotonic."""
+    """The mean of ``ripple``: a sine plus a linear trend, which is not monotonic.
+
+        x, y = sdebnn.data.toy.ripple(40, key=key)
+        errors = y - sdebnn.data.toy.ripple_mean(x)
+
+    x may have any shape.
+    """
     return jnp.sin(1.5 * x) + 0.2 * x
 
 
 def ripple(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs are uniform on [-5, 5]; the noise has standard deviation 0.2.
+    """A regression on a line: a sine on a slope.
 
-    The paper describes its toy data only as a non-monotonic function on this range.
+        x, y = sdebnn.data.toy.ripple(40, key=key)
+
+    Inputs are uniform on [-5, 5]; the noise has standard deviation 0.2. The paper describes its toy data only as a
+    non-monotonic function on this range.
     """
     return _regression(examples, (-5.0, 5.0), ripple_mean, lambda x: 0.2, key)
 
 
 def cubic_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``cubic``: x³."""
+    """The mean of ``cubic``: x³.
+
+        x, y = sdebnn.data.toy.cubic(40, key=key)
+        errors = y - sdebnn.data.toy.cubic_mean(x)
+
+    x may have any shape.
+    """
     return x**3
 
 
 def cubic(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs are uniform on [-4, 4]; the noise has standard deviation 3.
+    """A regression on a line: a cubic with large noise.
 
-    The toy data of Hernández-Lobato & Adams (2015), who use 20 examples.
+        x, y = sdebnn.data.toy.cubic(20, key=key)
+
+    Inputs are uniform on [-4, 4]; the noise has standard deviation 3. The toy data of Hernández-Lobato & Adams (2015),
+    who use 20 examples.
     """
     return _regression(examples, (-4.0, 4.0), cubic_mean, lambda x: 3.0, key)
 
 
 def step_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``step``: 0 for negative inputs, 1 otherwise."""
+    """The mean of ``step``: 0 for negative inputs, 1 otherwise.
+
+        x, y = sdebnn.data.toy.step(40, key=key)
+        errors = y - sdebnn.data.toy.step_mean(x)
+
+    x may have any shape.
+    """
     return jnp.where(x < 0, 0.0, 1.0)
 
 
 def step(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs are uniform on [-1, 1]; the noise has standard deviation 0.1."""
+    """A regression on a line: a step from 0 to 1.
+
+        x, y = sdebnn.data.toy.step(40, key=key)
+
+    Inputs are uniform on [-1, 1]; the noise has standard deviation 0.1.
+    """
     return _regression(examples, (-1.0, 1.0), step_mean, lambda x: 0.1, key)
 
 
 def uneven_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``uneven``: a sine."""
+    """The mean of ``uneven``: a sine.
+
+        x, y = sdebnn.data.toy.uneven(40, key=key)
+        errors = y - sdebnn.data.toy.uneven_mean(x)
+
+    x may have any shape.
+    """
     return jnp.sin(2 * x)
 
 
 def uneven_std(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The standard deviation of the noise of ``uneven``: 0.05 at x = -3, growing linearly to 0.5 at x = 3."""
+    """The standard deviation of the noise of ``uneven``: 0.05 at x = -3, growing linearly to 0.5 at x = 3.
+
+        x, y = sdebnn.data.toy.uneven(40, key=key)
+        z = (y - sdebnn.data.toy.uneven_mean(x)) / sdebnn.data.toy.uneven_std(x)
+
+    x may have any shape.
+    """
     return 0.05 + 0.45 * (x + 3) / 6
 
 
 def uneven(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Inputs are uniform on [-3, 3]; the noise grows with x, for likelihoods that learn their scale."""
+    """A regression on a line: a sine whose noise grows with x.
+
+        x, y = sdebnn.data.toy.uneven(40, key=key)
+
+    Inputs are uniform on [-3, 3]. This is for likelihoods that learn their scale.
+    """
     return _regression(examples, (-3.0, 3.0), uneven_mean, uneven_std, key)
 
 
 def gap_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``gap``: cos(4x + 0.8)."""
+    """The mean of ``gap``: cos(4x + 0.8).
+
+        x, y = sdebnn.data.toy.gap(40, key=key)
+        errors = y - sdebnn.data.toy.gap_mean(x)
+
+    x may have any shape.
+    """
     return jnp.cos(4 * x + 0.8)
 
 
 def gap(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Half of the inputs are in [-1, -0.7], half in [0.5, 1]; the noise has standard deviation 0.1.
+    """A regression on a line, with no inputs between -0.7 and 0.5.
 
-    From Foong et al. (2019): a good posterior is uncertain between the two intervals.
+        x, y = sdebnn.data.toy.gap(40, key=key)
+
+    Half of the inputs are in [-1, -0.7], half in [0.5, 1]; the noise has standard deviation 0.1. From Foong et al.
+    (2019): a good posterior is uncertain between the two intervals.
     """
     check_count("examples", examples)
     check_key(key)
@@ -105,12 +171,23 @@ TWO_SIDES_RANGE, TWO_SIDES_GAP, TWO_SIDES_NOISE = (-2.0, 2.0), (-0.7, 0.7), 0.1
 
 
 def two_sides_mean(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The mean of ``two_sides``: a sine plus a linear trend."""
+    """The mean of ``two_sides``: a sine plus a linear trend.
+
+        x, y = sdebnn.data.toy.two_sides(40, key=key)
+        errors = y - sdebnn.data.toy.two_sides_mean(x)
+
+    x may have any shape.
+    """
     return jnp.sin(3 * x) + 0.3 * x
 
 
 def two_sides(examples: int, *, key: PRNGKeyArray) -> Regression:
-    """Half of the inputs are in [-2, -0.7], half in [0.7, 2]; the noise has standard deviation 0.1."""
+    """A regression on a line, with no inputs between -0.7 and 0.7.
+
+        x, y = sdebnn.data.toy.two_sides(40, key=key)
+
+    Half of the inputs are in [-2, -0.7], half in [0.7, 2]; the noise has standard deviation 0.1.
+    """
     check_count("examples", examples)
     check_key(key)
     input_key, noise_key = jax.random.split(key)
@@ -120,7 +197,12 @@ def two_sides(examples: int, *, key: PRNGKeyArray) -> Regression:
 
 
 def moons(examples: int, *, noise: float = 0.1, key: PRNGKeyArray) -> Classification:
-    """Two interleaving half circles of radius 1 with normal noise; half of the examples in each class."""
+    """Two classes in the plane: interleaving half circles of radius 1, with normal noise.
+
+        x, labels = sdebnn.data.toy.moons(200, noise=0.1, key=key)
+
+    Half of the examples are in each class.
+    """
     label, u, blur = _plane(examples, 2, noise, key)
     angle = jnp.pi * u
     upper = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
@@ -128,7 +210,12 @@ def moons(examples: int, *, noise: float = 0.1, key: PRNGKeyArray) -> Classifica
 
 
 def spirals(examples: int, *, arms: int = 2, noise: float = 0.05, key: PRNGKeyArray) -> Classification:
-    """Spiral arms that wind once around the origin, from radius 0.1 to 1, with normal noise; one class for each arm."""
+    """Classes in the plane: spiral arms that wind once around the origin, with normal noise.
+
+        x, labels = sdebnn.data.toy.spirals(300, arms=3, key=key)
+
+    There is one class for each of the ``arms``. The radius goes from 0.1 to 1.
+    """
     check_count("arms", arms, least=2)
     label, u, blur = _plane(examples, arms, noise, key)
     angle, radius = 2 * jnp.pi * (u + label / arms), 0.1 + 0.9 * u
