@@ -19,6 +19,8 @@ LAYERS = {
         "devices": 4,
         "programs": 5,
         "host_arrays": 6,
+        "meshes": 7,
+        "hosts": 8,
     },
     "parts": {
         "data": 0,
@@ -41,11 +43,12 @@ LAYERS = {
         "tables": 1,
         "forecasters": 2,
         "shifts": 3,
-        "export": 4,
-        "serve": 5,
-        "plots": 6,
-        "reports": 7,
-        "verify": 8,
+        "sweeps": 4,
+        "export": 5,
+        "serve": 6,
+        "plots": 7,
+        "reports": 8,
+        "verify": 9,
     },
 }
 # Each job: its colour, and the rooms that its steps enter.

@@ -43,6 +43,7 @@ def describe(model: AbstractModel, x: Inputs) -> Description:
     """The layers of a model, and how they will be executed for a batch like x on the device on which x is.
 
         print(describe(SDEBNN.mlp(1, 1, key=key), x))
+        weights = describe(net, images).random_weights
 
     For each block that is solved over depth: the shape of its state, its random weights, drift, law of w_0 and solver,
     and whether weights and hidden units are solved in one loop or two, by which faster ways, and why. Nothing is

@@ -41,7 +41,7 @@ class AbstractLayer(eqx.Module):
     All methods have defaults. To write your own:
 
         class Scaled(AbstractLayer):
-            weight: Array  # ten times its standardised value
+            weight: jax.Array  # ten times its standardised value
 
             @property
             def scales(self):
@@ -49,6 +49,8 @@ class AbstractLayer(eqx.Module):
 
             def __call__(self, t, h):
                 return self.weight @ h
+
+        block = bayesianize(Scaled(jnp.eye(4)), key=key)
     """
 
     @property
@@ -89,7 +91,12 @@ class AbstractLayer(eqx.Module):
 
 
 def over_batch(module: Callable[..., Array], *shared: Depth) -> Callable[[Array], Array]:
-    """A module of one example as a function of a batch, after arguments that all examples share."""
+    """A module of one example as a function of a batch, after arguments that all examples share.
+
+        slopes = over_batch(field, 0.5)(jnp.ones((10, 4)))
+
+    Here, 0.5 is the depth. A layer that takes whole batches is called once.
+    """
     layer: object = module
     if isinstance(layer, AbstractLayer) and layer.takes_batch:
         return lambda x: module(*shared, x)
@@ -97,7 +104,15 @@ def over_batch(module: Callable[..., Array], *shared: Depth) -> Callable[[Array]
 
 
 class TimeMLP(AbstractLayer):
-    """An MLP from (h, t) to dh/dt, with any smooth activation."""
+    """An MLP from (h, t) to dh/dt, with any smooth activation.
+
+        mlp = TimeMLP(4, (16, 16), activation=jax.nn.swish, key=key)
+        slope = mlp(0.5, jnp.ones(4))
+        block = bayesianize(mlp, key=key)
+
+    ``size`` is the number of entries of h, ``widths`` are those of the hidden layers. ``gain`` multiplies the scale of
+    the weights.
+    """
 
     layers: tuple[eqx.nn.Linear, ...]
     activation: Callable[[Array], Array]
@@ -155,7 +170,13 @@ class Last(eqx.Module):
 
 
 class Readout(AbstractLayer):
-    """A linear layer, standardised by its fan-in."""
+    """A linear layer from ``in_size`` to ``out_size`` numbers, standardised by its fan-in.
+
+        last = Deterministic(Readout(4, 1, key=key))
+        outputs, kl = last(jnp.ones((5, 4)), key=key)
+
+    Its weights start as standard normals, and are divided by the square root of ``in_size`` when it is called.
+    """
 
     weight: Float[Array, "out in"]
     bias: Float[Array, " out"]
@@ -174,7 +195,13 @@ class Readout(AbstractLayer):
 
 
 class Augment(eqx.Module):
-    """Append zeros to the input, so that trajectories may cross: without them every 1-D draw is monotonic."""
+    """Append zeros to the input, so that trajectories may cross: without them every 1-D draw is monotonic.
+
+        first = Deterministic(Augment(1, 3))
+        net = SDEBNN((first, bayesianize(field, key=key)))
+
+    ``size`` is the number of entries of an input, ``zeros`` the number of zeros.
+    """
 
     size: int = eqx.field(static=True, converter=plain_number)
     zeros: int = eqx.field(static=True, converter=plain_number)
@@ -203,12 +230,19 @@ def fixed_logarithms(name: str, values: float | Sequence[float], size: int) -> t
 
 
 def fan_in_scale(leaf: Float[Array, "..."], gain: float = 1.0) -> float:
-    """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for vectors and scalars."""
+    """gain / sqrt(fan-in) of a weight (its axes: outputs first, as in Equinox); 1 for vectors and scalars.
+
+        quarter = fan_in_scale(jnp.ones((8, 16)))
+
+    ``gain`` is a factor of the result.
+    """
     return gain / math.sqrt(math.prod(leaf.shape[1:])) if leaf.ndim > 1 else 1.0
 
 
 def own_scales(module: PyTree, mask: PyTree[bool] | None = None) -> tuple[float, ...]:
     """Each array of a module (those in the mask, or all) as a multiple of its standardised weights.
+
+        scales = own_scales(TimeMLP(4, (8,), key=key))
 
     An ``AbstractLayer`` with ``scales`` has its own. Otherwise the scale is ``fan_in_scale``, and 1 for arrays that are
     called ``bias``.
@@ -235,6 +269,11 @@ def _is_bias(path: tuple[object, ...]) -> bool:
 
 class Standardised(eqx.Module):
     """The bijection between a tree of arrays and its standardised vector w: array = scale(array) · its part of w.
+
+        arrays = eqx.filter(field, eqx.is_array)
+        weights = Standardised(arrays)
+        w = weights.ravel(arrays)
+        same = weights.unravel(w)
 
     Scales are given one for each array, or as a function of it. With a function, arrays that are called ``bias`` have
     scale 1 whatever their shape: the bias of a convolution has as many axes as an image.

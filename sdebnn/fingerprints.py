@@ -87,6 +87,10 @@ def _identity(array: object) -> str | None:
     if isinstance(index, np.ndarray):
         inside = _identity(getattr(array, "array", None))
         return inside and f"{inside} rows {hashlib.sha256(index.tobytes()).hexdigest()}"
+    shards = getattr(array, "shards", None)
+    if isinstance(shards, tuple):
+        inside = [_identity(shard) for shard in shards]
+        return None if None in inside else " then ".join(map(str, inside))
     if not isinstance(array, np.memmap) or array.filename is None:
         return None
     path = Path(array.filename)

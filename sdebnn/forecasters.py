@@ -54,7 +54,20 @@ class Forecaster(Protocol):
 
 
 def open_forecaster(run: Path, *, draws: int | None = None, seed: int = 0, best: bool = False) -> Forecaster:
-    """The model of a run of any kind. ``seed`` and ``best`` are for nets of images and arrays."""
+    """The model of a run of any kind.
+
+        from pathlib import Path
+
+        from sdebnn.forecasters import open_forecaster
+
+        forecaster = open_forecaster(Path("model"))  # a folder that sdebnn train made
+        rows = forecaster.from_json([{"area": 100, "side": "south"}])
+        forecasts = forecaster.forecast(rows, where="rows")
+        print(forecasts["price"], forecasts["lower"], forecasts["upper"])
+
+    ``forecaster.contract`` says what it takes and what it predicts, and ``forecaster.read(path)`` reads a file.
+    ``seed`` and ``best`` are for nets of images and arrays.
+    """
     if is_table_run(run):
         return _of_table(run, draws)
     made, model, likelihood = open_run(run, best=best)

@@ -33,7 +33,16 @@ RULES: Rules = {
 
 
 class ClassOutcomes(NamedTuple):
-    """The probabilities of each draw, and the label of every example as the number of its class."""
+    """The probabilities of each draw, and the label of every example as the number of its class.
+
+        from sdebnn.outcomes import ClassOutcomes
+
+        samples = np.asarray(probs[None])
+        outcomes = ClassOutcomes(samples, np.asarray(labels), ("cat", "dog", "owl"))
+        accuracy, lower, upper = outcomes.scores()["accuracy"]
+
+    ``outcomes_of`` makes them from what ``predict`` returned.
+    """
 
     samples: Float[np.ndarray, "draw example class"]
     labels: Int[np.ndarray, " example"]
@@ -89,7 +98,16 @@ class ClassOutcomes(NamedTuple):
 
 
 class NumberOutcomes(NamedTuple):
-    """The mean and the variance of y under each draw, draws of y itself, its log density in nats, and y."""
+    """The mean and the variance of y under each draw, draws of y itself, its log density in nats, and y.
+
+        from sdebnn.outcomes import outcomes_of
+
+        outcomes = outcomes_of(likelihood, samples, y, key=key)
+        lower, upper = outcomes.interval(0.9)
+        rmse, least, most = outcomes.scores()["rmse"]
+
+    ``outcomes_of`` makes them from what ``predict`` returned.
+    """
 
     mean: Float[np.ndarray, "draw example target"]
     variance: Float[np.ndarray, "draw example target"]
@@ -138,7 +156,17 @@ def outcomes_of(
     *,
     key: PRNGKeyArray,
 ) -> Outcomes:
-    """The outcomes of what ``predict`` returned. ``names`` are those of the classes, or of the targets."""
+    """The outcomes of what ``predict`` returned.
+
+        from sdebnn.outcomes import outcomes_of
+
+        outcomes = outcomes_of(likelihood, samples, y, key=key)
+        for name, score in outcomes.scores().items():
+            print(f"{name} {score.value:.3f} ({score.lower:.3f} to {score.upper:.3f})")
+
+    They are ``ClassOutcomes`` if the likelihood is ``Categorical``, and ``NumberOutcomes`` otherwise. ``names`` are
+    those of the classes, or of the targets.
+    """
     center = np.asarray(likelihood.center(samples))
     if isinstance(likelihood, Categorical):
         names = [str(i) for i in range(center.shape[-1])] if names is None else names
@@ -162,14 +190,34 @@ def _fitting(made: Outcomes) -> Outcomes:
 
 
 def save_outcomes(folder: Path, outcomes: Outcomes) -> None:
-    """Write them into the folder of a run."""
+    """Write them into the folder of a run.
+
+        from pathlib import Path
+
+        from sdebnn.outcomes import load_outcomes, outcomes_of, save_outcomes
+
+        save_outcomes(Path("."), outcomes_of(likelihood, samples, y, key=key))
+        outcomes = load_outcomes(Path("."))
+
+    The file is called outcomes.safetensors; floats are kept in single precision.
+    """
     arrays = {name: array for name, array in outcomes._asdict().items() if isinstance(array, np.ndarray)}
     floats = {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in arrays.items()}
     save_one(folder / OUTCOMES_FILE, floats, KIND, {"names": list(outcomes.names)})
 
 
 def load_outcomes(folder: Path) -> Outcomes:
-    """What ``save_outcomes`` wrote."""
+    """What ``save_outcomes`` wrote.
+
+        from pathlib import Path
+
+        from sdebnn.outcomes import load_outcomes
+
+        outcomes = load_outcomes(Path("model"))  # a folder that sdebnn train made
+        print(outcomes.scores()["rmse"])
+
+    A run keeps the forecasts of its test part.
+    """
     path = folder / OUTCOMES_FILE
     if not path.is_file():
         raise ValueError(

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sdebnn import metrics
 from sdebnn.checks import shown
 from sdebnn.corruptions import NAMES, SEVERITIES, cached, published
-from sdebnn.data import Part, find, folders, formats, load
+from sdebnn.data import Part, evenly_spaced_rows, find, folders, formats, load
 from sdebnn.forecasters import NetForecaster
 from sdebnn.likelihoods import Categorical
 from sdebnn.prediction import evaluate, predict
@@ -20,6 +20,7 @@ Say = Callable[[str], None]
 MADE = ("noise", "textures", "shuffled")  # sets of images that are made here
 PATCHES = 4  # along each side of an image whose patches are shuffled
 SCORES = ("accuracy", "nll", "ece")
+SHOWN_IMAGES = 1000  # of each set, in the histogram of a report
 
 
 def corruption_scores(
@@ -77,9 +78,16 @@ def _short(scores: dict[str, float]) -> dict[str, float]:
     return {name: scores[name] for name in SCORES}
 
 
+class StrangeScores(NamedTuple):
+    """For each set of images, how well each score tells it; and the entropies of some forecasts, also of "test"."""
+
+    detection: dict[str, dict[str, Any]]
+    entropies: dict[str, list[float]]
+
+
 def strange_scores(
     net: NetForecaster, part: Part, sets: Sequence[str], *, say: Say = lambda words: None
-) -> dict[str, Any]:
+) -> StrangeScores:
     """How well the test part is told from other sets of images, by each of three scores.
 
     ``entropy`` of the forecast, its ``reducible`` part, and ``unlike``, the distance of the hidden states from those
@@ -89,12 +97,18 @@ def strange_scores(
     """
     _check_images(net, "--ood")
     usual = _strangeness(net, np.asarray(part.x))
-    found = {}
+    found, entropies = {}, {"test": _some(usual["entropy"])}
     for name in sets:
         say(f"Out of distribution: {name}")
         others = _strangeness(net, other_images(name, np.asarray(part.x)))
         found[name] = {score: metrics.detection(usual[score], others[score])._asdict() for score in usual}
-    return found
+        entropies[name] = _some(others["entropy"])
+    return StrangeScores(found, entropies)
+
+
+def _some(values: np.ndarray) -> list[float]:
+    """Some values, evenly spaced, for a histogram."""
+    return [round(float(value), 5) for value in values[evenly_spaced_rows(len(values), SHOWN_IMAGES)]]
 
 
 def other_images(name: str, usual: np.ndarray) -> np.ndarray:

@@ -79,10 +79,11 @@ class LayerDistance(NamedTuple):
 class StateDistance(NamedTuple):
     """How far the hidden states of examples are from those of training: of examples like those, 99 % have at most 1.
 
-    Its logarithm is in standard deviations of the mean logarithmic distance of a layer.
+        distance = StateDistance.of(net, images, np.asarray(labels), key=key)
+        strange = distance.to(net, 255 - images) > 1
 
-        distance = StateDistance.of(model, x_train, y_train, key=key)
-        strange = distance.to(model, x_new) > 1
+    Make one with ``of``. The logarithm of a distance is in standard deviations of the mean logarithmic distance of a
+    layer. ``layers`` holds what is known of each layer, and ``limit`` is the logarithm that 99 % do not exceed.
     """
 
     layers: tuple[LayerDistance, ...]
@@ -100,8 +101,9 @@ class StateDistance(NamedTuple):
     ) -> "StateDistance":
         """The distance from the states of these examples, by class if they have labels. Some thousands are enough.
 
-        What is usual is found on ``held_out``, examples on which the model was not trained. If there are fewer than 20,
-        it is found on each half of x by the distance from the other half.
+        The ``key`` names the function of the model whose states are compared. What is usual is found on ``held_out``,
+        examples on which the model was not trained. If there are fewer than 20, it is found on each half of x by the
+        distance from the other half.
         """
         check_key(key)
         classes = np.zeros(x.shape[0], int) if labels is None else np.asarray(labels)

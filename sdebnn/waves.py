@@ -47,6 +47,11 @@ class WaveWeights(eqx.Module):
 class Waves(AbstractLayer):
     """Sine waves of the inputs, which change over depth and act on each other through ``augment`` numbers z.
 
+        waves = Waves(1, width=32, length=0.5, key=key)
+        first = Deterministic(Augment(1, waves.state_size - 1))
+        body = SDEBNN((first, bayesianize(waves, lambda f: f.weights, key=key)))
+        net = ConditionedReadout(body, outputs=1)
+
     The state is h = (x, z, Φ, T): the inputs, which stay as they are; z; the sum Φ of the ``width`` waves over depth;
     and a trend T. All but x start at 0. A linear function of (Φ, T, 1) with standard normal coefficients is then a
     smooth random function of x, of size 1, which changes over distances of about ``length`` and has a weak trend. Each

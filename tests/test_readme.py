@@ -38,7 +38,7 @@ def blocks():
 
 
 def test_every_block_can_be_run():
-    assert len(blocks()) >= 12
+    assert len(blocks()) >= 8
     assert {language for language, _ in blocks()} == {"sh", "python"}
 
 
@@ -105,5 +105,5 @@ def test_all_blocks_run_as_printed_with_what_they_install(tmp_path):
     np.testing.assert_allclose(table["price"], [330, 150], atol=40)
     labels = np.genfromtxt(home / "labels.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
     assert len(labels) == 6
-    for made in ("model.onnx", "model.stablehlo", "comparison/posteriors.png", "demo/predictive.png"):
+    for made in ("model.onnx", "report.html", "demo/predictive.png"):
         assert (home / made).stat().st_size > 0, made

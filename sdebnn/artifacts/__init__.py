@@ -25,7 +25,7 @@ Place = str | os.PathLike[str]
 def save(thing: Any, path: Place, *, inputs: Any = None) -> None:
     """Write a model, the result of ``fit``, or a fitted estimator to a file, which ``load`` reads on any machine.
 
-        fitted = fit(model, Gaussian(0.1), x, y, key=key)
+        fitted = fit(model, Gaussian(0.1), x, y, key=key, epochs=20)
         save(fitted, "net.safetensors", inputs=x)
         model, likelihood, history = load("net.safetensors")
 
@@ -56,9 +56,12 @@ def save(thing: Any, path: Place, *, inputs: Any = None) -> None:
 def load(path: Place, *, modules: Sequence[str] = (), like: AbstractModel | Fit | None = None) -> Any:
     """The model, fit or estimator that ``save`` wrote.
 
-    ``modules`` are modules of your own whose classes and functions the file may name; they are imported. ``like`` is a
-    model, or a fit, built as the saved one was: its arrays are replaced by those of the file. It is needed for what has
-    no name, such as a lambda.
+        save(model, "net.safetensors")
+        same = load("net.safetensors")
+
+    Loading runs no code from the file. ``modules`` are modules of your own whose classes and functions the file may
+    name; they are imported. ``like`` is a model, or a fit, built as the saved one was: its arrays are replaced by those
+    of the file. It is needed for what has no name, such as a lambda.
     """
     path = Path(path)
     if path.is_dir():

@@ -25,6 +25,7 @@ from sdebnn.checks import shown
 RENAMED: dict[str, str] = {}  # old name: new name
 ADDED_FIELDS: dict[str, dict[str, Any]] = {  # name of a class: its new fields, as they are written in a file
     "sdebnn.RandomView": {"turn": 0.0, "stretch": 0.0},
+    "sdebnn.Validation": {"should_stop": None},
 }
 
 PACKAGES = ("baselines", "convolutions", "integrate", "likelihoods", "models", "processes")

@@ -21,7 +21,16 @@ from sdebnn.processes import AbstractInitialLaw, Normal, Weights
 
 
 class ScaleMixture(AbstractInitialLaw):
-    """Independent normal weights, q(w) = N(mean, std²), under a prior that mixes a wide and a narrow normal."""
+    """Independent normal weights, q(w) = N(mean, std²), under a prior that mixes a wide and a narrow normal.
+
+        from functools import partial
+
+        mlp = eqx.nn.MLP(1, 1, 32, 2, key=key)
+        net = nn.MeanField(mlp, partial(baselines.ScaleMixture, share=0.25, narrow=0.01))
+
+    ``share`` is that of the wide normal; ``wide`` and ``narrow`` are the standard deviations. ``bayes_by_backprop``
+    makes such a net.
+    """
 
     posterior: Normal
     share: float = eqx.field(static=True)
@@ -64,5 +73,11 @@ def bayes_by_backprop(
     wide: float = 1.0,
     narrow: float = math.exp(-6),
 ) -> MeanField:
-    """Any model with mean-field weights under the scale-mixture prior."""
+    """Any model with mean-field weights under the scale-mixture prior.
+
+        net = baselines.bayes_by_backprop(eqx.nn.MLP(1, 1, 32, 2, key=key))
+        fitted = fit(net, likelihood, x, y, key=key, epochs=20)
+
+    ``std`` is the standard deviation of the posterior at the start; the other arguments are those of ``ScaleMixture``.
+    """
     return MeanField(model, partial(ScaleMixture, std=std, share=share, wide=wide, narrow=narrow))

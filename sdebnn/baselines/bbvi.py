@@ -27,7 +27,14 @@ def bbvi(
     kl: KLEstimator = "analytic",
     key: PRNGKeyArray,
 ) -> SDEBlock:
-    """A block of any field, whose weights have a factorised Gaussian process over depth as their posterior."""
+    """A block of any field, whose weights have a factorised Gaussian process over depth as their posterior.
+
+        block = baselines.bbvi(field, prior=OU(sigma=0.2), solver=FixedGrid(4), key=key)
+        head = Deterministic(eqx.nn.Linear(4, 1, key=key))
+        net = SDEBNN((Deterministic(nn.Augment(1, 3)), block, head))
+
+    The functions a and b have ``knots`` over depth. The other arguments are those of ``bayesianize``.
+    """
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array)))
     drift = LinearDrift(max(size, 1), knots)  # bayesianize refuses a module without weights
     return bayesianize(module, prior=prior, drift=drift, initial=initial, solver=solver, kl=kl, key=key)

@@ -20,6 +20,9 @@ from sdebnn.models import as_model, picked
 class MCDropout(AbstractModel):
     """Any model, or module of one example, of which each draw drops some units, in training and in predictions.
 
+        net = baselines.MCDropout(eqx.nn.MLP(1, 1, 32, 2, key=key), rate=0.1)
+        outputs, kl = net(x, key=key)  # one draw
+
     A unit is an input of a ``weight`` (outputs first, as in Equinox) or of a convolution's ``kernel`` (outputs last).
     ``where`` picks the parts whose inputs may be dropped, as in ``eqx.tree_at``. By default these are all parts but the
     first, whose inputs are the data. The KL is a decay of the weights, which are standardised by their fan-in.

@@ -32,6 +32,10 @@ JITTER = 1e-6  # share of the prior's variance that is added to the diagonal, to
 class GP(AbstractModel):
     """A Gaussian process of zero mean, conditioned on the data it is made with. All targets have the same law.
 
+        process = baselines.GP(x, y, kernel="matern52", noise=0.1)
+        fitted = fit(process, Gaussian(0.1, learn=True), x, y, key=key, epochs=20)
+        mean, covariance = fitted.model.posterior(x)
+
     ``length`` (one for each feature), ``amplitude`` and ``noise`` are initial values. Train them by ``fit`` on the same
     data with ``Gaussian(noise, learn=True)``. A draw of the prior is a sum of ``features`` pairs of waves.
     """

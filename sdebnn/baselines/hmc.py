@@ -55,6 +55,11 @@ class Diagnostics(NamedTuple):
 class HMC(AbstractModel):
     """Any model, or module of one example, with sampled weights: ``fit`` runs the chains after its gradient steps.
 
+        mlp = eqx.nn.MLP(1, 1, 4, 1, key=key)
+        net = baselines.HMC(mlp, chains=2, warmup=20, draws=20)  # the defaults are larger
+        fitted = fit(net, likelihood, x, y, key=key, epochs=20)
+        print(fitted.model.diagnostics.rhat_outputs)
+
     Until then, it is the mean-field posterior ``start``. The KL of samples is unknown, and reported as 0. A trajectory
     has at most 2^doublings leapfrog steps.
     """

@@ -59,6 +59,9 @@ class Coupling(eqx.Module):
 class Hypernet(AbstractModel):
     """Any model, or module of one example, whose weights (standardised by their fan-in) are drawn by a flow.
 
+        net = baselines.Hypernet(eqx.nn.MLP(1, 1, 8, 1, key=key), couplings=2, key=key)
+        outputs, kl = net(x, key=key)  # one draw
+
     The flow has ``couplings`` with ``width`` hidden units each. With two or more, every weight can depend on every
     other. ``std`` is the initial standard deviation of the weights, ``prior_std`` that of their prior.
     """

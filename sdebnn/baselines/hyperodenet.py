@@ -17,6 +17,10 @@ from sdebnn.processes import OU, DriftNet, Point, Weights
 class HyperODEBlock(AbstractFieldBlock):
     """A field whose weights start at a trained w_0 and follow a learned drift, as an ``SDEBlock`` without noise.
 
+        block = baselines.HyperODEBlock(field, drift=(8,), solver=FixedGrid(4), key=key)
+        head = Deterministic(eqx.nn.Linear(4, 1, key=key))
+        net = SDEBNN((Deterministic(nn.Augment(1, 3)), block, head))
+
     ``drift`` gives the widths of the drift's net. The drift starts at zero, where the block equals an ``ODEBlock``.
     """
 

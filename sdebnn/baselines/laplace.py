@@ -30,6 +30,10 @@ MAX_WEIGHTS = 10_000  # of the last layer, whose precision is a dense matrix
 class LastLayerLaplace(AbstractModel):
     """The features of a deterministic model, followed by a linear layer that becomes uncertain after training.
 
+        features = eqx.nn.MLP(1, 16, 16, 1, final_activation=jnp.tanh, key=key)
+        net = baselines.LastLayerLaplace(features, size=16, outputs=1, key=key)
+        fitted = fit(net, likelihood, x, y, key=key, epochs=20)
+
     In training, the KL is -log p(ŵ) up to a constant, so that training finds the most probable weights. Afterwards, it
     is the KL of the normal law around them.
     """

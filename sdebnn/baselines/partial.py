@@ -18,7 +18,15 @@ from sdebnn.models import SDEBlock
 
 
 class PartlyRandom(AbstractModel):
-    """A block of ``bayesianize``, on a grid, whose noise and KL end at the depth ``until``."""
+    """A block of ``bayesianize``, on a grid, whose noise and KL end at the depth ``until``.
+
+        block = bayesianize(field, solver=FixedGrid(4), key=key)
+        block = baselines.PartlyRandom(block, until=0.5)
+        head = Deterministic(eqx.nn.Linear(4, 1, key=key))
+        net = SDEBNN((Deterministic(nn.Augment(1, 3)), block, head))
+
+    Beyond that depth, the weights follow their drift without noise.
+    """
 
     block: SDEBlock
     until: float = eqx.field(static=True, converter=plain_number)

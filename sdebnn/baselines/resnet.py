@@ -40,6 +40,9 @@ class Residual(eqx.Module):
 class ResNet(AbstractLayer):
     """A net from images to logits with 6 ``blocks`` + 2 layers, which are 32 for 5 blocks at each of three widths.
 
+        resnet = baselines.ResNet(3, 3, widths=(4, 8), blocks=2, key=key)
+        logits = predict(Deterministic(resnet), images, draws=1, key=key)
+
     ``widths`` are the channels at each scale. Between scales the image is halved, and the identity is subsampled and
     padded with zero channels. The head is linear in the mean of each channel. With ``classes=None`` there is no head,
     and the net returns these means.

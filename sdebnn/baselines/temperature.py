@@ -26,6 +26,13 @@ EXAMPLES_AT_ONCE = 1000
 class TemperatureScaled(AbstractModel):
     """Any model, with its confidence calibrated after training on the validation set that ``fit`` is given.
 
+        net = baselines.TemperatureScaled(eqx.nn.MLP(2, 2, 16, 1, key=key))
+        points, labels = sdebnn.data.toy.moons(200, noise=0.3, key=key)
+        held_out = Validation(points[150:], labels[150:])
+        points, labels = points[:150], labels[:150]
+        fitted = fit(net, Categorical(), points, labels, key=key, epochs=20, validation=held_out)
+        print(jnp.exp(fitted.model.log_temperature))
+
     The temperature suits the average of ``draws`` draws; one draw is enough for a deterministic model. The likelihood
     must define what a temperature does: ``Categorical``, or a law that reads its scale from the outputs.
     """

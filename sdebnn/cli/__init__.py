@@ -28,6 +28,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("demo", "demo", "Fit 40 points with a gap between them, and draw what is known of them."),
     "train": Command("training", "train", "Train a net on a data set, and score it on the test part."),
+    "sweep": Command(
+        "sweeping", "sweep", "Train many runs with other parameters, and compare them on held-out examples."
+    ),
     "evaluate": Command(
         "forecasting", "evaluate", "Score a run's model on the test part of its data, or on data of your own."
     ),
@@ -40,6 +43,7 @@ COMMANDS = {
     ),
     "serve": Command("serving", "serve", "Serve a run's model over HTTP: JSON in, forecasts out."),
     "compare": Command("compare", "compare", "Train every system of the paper's tables, and compare their scores."),
+    "reproduce": Command("reproducing", "reproduce", "Run a table or a figure of the paper, from a clone."),
     "verify": Command("checking", "verify_command", "Compare what this machine computes with exact answers."),
     "info": Command("checking", "info", "Print what is installed, or the settings and the progress of a run."),
     "data": Command("data", "app", "List and download data sets."),
@@ -62,13 +66,14 @@ class Commands(TyperGroup):
 
 def imported(name: str) -> Any:
     """The command with this name. This imports its module."""
+    from sdebnn.cli.joining import joined
     from sdebnn.cli.kept_programs import with_kept_programs
 
     found = getattr(importlib.import_module(f"sdebnn.cli.{COMMANDS[name].module}"), COMMANDS[name].function)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name)(with_kept_programs(found))
+    alone.command(name)(joined(with_kept_programs(found)))
     return typer.main.get_command(alone)
 
 

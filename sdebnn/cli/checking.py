@@ -86,7 +86,7 @@ def info(
             state = f"in training; the scores are those after {scored} epochs" if scored else "in training"
         facts = {
             **known,
-            **settings._asdict(),
+            **{name: value for name, value in settings._asdict().items() if value is not None or name not in known},
             "epochs": sum(stages),
             "state": state,
             "checkpoints at steps": saved_steps(stage_folder(run, len(stages) - 1)),

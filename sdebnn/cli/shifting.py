@@ -5,16 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sdebnn import metrics, runs, shifts
-from sdebnn.data import Part, evenly_spaced_rows
+from sdebnn import runs, shifts
 from sdebnn.files import write_whole
 from sdebnn.forecasters import NetForecaster, open_forecaster
-from sdebnn.prediction import predict
 from sdebnn.runs.settings import read_run
-
-SHOWN_IMAGES = 1000  # of each set, in the histogram of a report
 
 
 def shifted_scores(
@@ -33,14 +27,16 @@ def shifted_scores(
     part = runs.scored_part(run, runs.read_settings(run)) if data is None else net.labelled(data)
     model = {"epochs": sum(runs.read_stages(run)), "draws": net.draws, "best": best}
     found: dict[str, Any] = {"model": model, "clean": net.scores_of(part)}
+    strange = None
     if steps or rtol:
         found["resolutions"] = shifts.resolution_scores(net, part, steps=steps, rtol=rtol)
     if ood:
-        found["ood"] = shifts.strange_scores(net, part, ood, say=_say)
+        strange = shifts.strange_scores(net, part, ood, say=_say)
+        found["ood"] = strange.detection
     if corruptions:
         found["corruptions"] = shifts.corruption_scores(net, part, relative_to=known, say=_say)
     if data is None:
-        shown = {"entropies": entropies(net, part, ood)} if ood else {}
+        shown = {} if strange is None else {"entropies": strange.entropies}
         before = shifts.known_shifts(run)  # just before it is written: another process may have added to it
         if before.get("model") != model:
             before = {}
@@ -62,19 +58,6 @@ def _to_compare_with(run: Path, other: Path, data: Path | None) -> dict[str, Any
     if ours != theirs:
         raise ValueError(f"{other} was tested on other examples than {run}: compare runs of one data set.")
     return known
-
-
-def entropies(net: NetForecaster, part: Part, sets: list[str]) -> dict[str, list[float]]:
-    """The entropies of some forecasts for test images and for images of other sets, for the histogram of a report."""
-    x = np.asarray(part.x)
-    images = {"test": x, **{name: shifts.other_images(name, x) for name in sets}}
-    found = {}
-    for name, each in images.items():
-        some = each[evenly_spaced_rows(len(each), SHOWN_IMAGES)]
-        samples = predict(net.model, some, draws=net.draws, key=net.key, draws_at_once=net.draws_at_once)
-        total = metrics.entropy_split(np.asarray(net.likelihood.center(samples))).total
-        found[name] = [round(float(value), 5) for value in total]
-    return found
 
 
 def _say(words: str) -> None:

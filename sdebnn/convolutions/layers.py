@@ -57,7 +57,15 @@ def convolve(images: ImageBatch, kernel: Float[Array, "3 3 in out"], move: Move 
 
 
 class TimeConvLayer(AbstractLayer):
-    """A 3×3 convolution of (h, t), or of h if ``time`` is False. Standardised weights are scaled by their fan-in."""
+    """A 3×3 convolution of (h, t), or of h if ``time`` is False. Standardised weights are scaled by their fan-in.
+
+        layer = TimeConvLayer(3, 8, move="down", key=key)
+        smaller = layer(0.5, images)
+
+    ``in_channels`` and ``out_channels`` are the channels of the images, "example height width channel". ``move`` is
+    "same" (stride 1), "down" (stride 2) or "up", the transpose of "down". ``gain`` multiplies the scale of the kernel,
+    and ``bias_scale`` is that of the bias.
+    """
 
     kernel: Float[Array, "3 3 in out"]
     time: Float[Array, "3 3 out"] | None
@@ -116,10 +124,17 @@ class TimeConvLayer(AbstractLayer):
 class TimeConv(AbstractLayer):
     """Convolutions from (h, t) to dh/dt with an activation between them; by default the paper's four.
 
-    ``widths`` are the numbers of channels between the layers. ``moves`` say what each layer does to the size of the
-    image: as many "down" as "up", so that dh/dt has the shape of h. ``gains`` scale the layers. With
-    ``zero_last_layer``, the last layer starts at zero.
-    ``compute="bfloat16"`` rounds the inputs of the layers, but not the state, the weights or the KL.
+        conv = TimeConv(3, (8, 8, 8), key=key)
+        slope = conv(0.5, images)
+        block = bayesianize(conv, drift=(1, 8, 1), key=key)
+
+    - ``channels``: the channels of h, "example height width channel". ``widths`` are those between the layers.
+    - ``moves``: what each layer does to the size of the image: as many "down" as "up", so that dh/dt has the shape of
+      h.
+    - ``time``: whether the layers see t.
+    - ``gains``: the scale of each layer, or of all. ``bias_scale`` is that of the biases.
+    - ``zero_last_layer``: whether the last layer starts at zero.
+    - ``compute="bfloat16"`` rounds the inputs of the layers, but not the state, the weights or the KL.
     """
 
     layers: tuple[TimeConvLayer, ...]
@@ -204,7 +219,13 @@ class TimeConv(AbstractLayer):
 
 
 class Conv(AbstractLayer):
-    """A deterministic 3×3 convolution, standardised like the random ones, so that one learning rate suits both."""
+    """A deterministic 3×3 convolution, standardised like the random ones, so that one learning rate suits both.
+
+        first = Deterministic(Conv(3, 8, stride=2, compute="float32", key=key))
+        features, kl = first(images, key=key)
+
+    ``stride`` is 1 or 2. ``compute`` is the type to which inputs are rounded, "float32" or "bfloat16".
+    """
 
     kernel: Float[Array, "3 3 in out"]
     stride: int = eqx.field(static=True)
@@ -236,7 +257,13 @@ def _plain_numbers(values: Any) -> tuple[Any, ...]:
 
 
 class Pixels(eqx.Module):
-    """An image of bytes, 0 to 255, as the state of a net: standardised, with ``zeros`` additional channels of zeros."""
+    """An image of bytes, 0 to 255, as the state of a net: standardised, with ``zeros`` additional channels of zeros.
+
+        start = Pixels((8, 8, 3), mean=(0.5,) * 3, std=(0.25,) * 3, zeros=2)
+        state = start(255 * images[0])
+
+    ``shape`` is (height, width, channels). ``mean`` and ``std`` have one number for each channel, as fractions of 255.
+    """
 
     shape: tuple[int, int, int] = eqx.field(static=True, converter=_plain_numbers)
     mean: tuple[float, ...] = eqx.field(static=True, converter=_plain_numbers)
@@ -254,5 +281,11 @@ class Pixels(eqx.Module):
 
 
 def pooled(x: Float[Array, "height width channel"]) -> Float[Array, " channel"]:
-    """The mean over the pixels of each channel."""
+    """The mean over the pixels of each channel of one image.
+
+        last = Deterministic(pooled)
+        means, kl = last(images, key=key)
+
+    Inside a net, ``Deterministic`` makes it a layer of a batch.
+    """
     return x.mean((0, 1))

@@ -35,7 +35,12 @@ Activation = Callable[[Array], Array]
 class GroupNorm(AbstractLayer):
     """Zero mean and unit variance within groups of channels, then a learned scale and shift, then an activation.
 
-    The activation is elementwise and has no parameters. Only reverse-mode differentiation is supported.
+        norm = GroupNorm(8, activation=jax.nn.gelu)
+        out = norm(jnp.ones((2, 4, 4, 8)))
+
+    It maps images, "example height width channel". The number of groups is the greatest common divisor of ``channels``
+    and ``groups``. The ``activation`` is elementwise and has no parameters. Only reverse-mode differentiation is
+    supported.
     """
 
     scale: Channels

@@ -77,7 +77,13 @@ def taps(height: int, width: int, move: Move) -> Bool[np.ndarray, "_ _ 3 3"]:
 
 
 def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*channel"]:
-    """Turn each 2×2 patch of pixels into one pixel with four times the channels; ``unsqueeze`` is the inverse."""
+    """Turn each 2×2 patch of pixels into one pixel with four times the channels; ``unsqueeze`` is the inverse.
+
+        net = SDEBNN((Deterministic(squeeze), Deterministic(pooled)))
+        small = squeeze(images[0])
+
+    ``x`` is one image, whose sides must be even.
+    """
     height, width, channels = x.shape
     if height % 2 or width % 2:
         raise ValueError(f"an image of {height} by {width} pixels cannot be squeezed: its sides must be even.")
@@ -86,7 +92,12 @@ def squeeze(x: Float[Array, "height width channel"]) -> Float[Array, "_ _ 4*chan
 
 
 def unsqueeze(x: Float[Array, "height width channel"]) -> Float[Array, "2*height 2*width _"]:
-    """The inverse of ``squeeze``."""
+    """The inverse of ``squeeze``.
+
+        same = unsqueeze(squeeze(images[0]))
+
+    ``x`` is one image, whose number of channels must be a multiple of 4.
+    """
     height, width, channels = x.shape
     patches = x.reshape(height, width, 2, 2, channels // 4).transpose(0, 2, 1, 3, 4)
     return patches.reshape(2 * height, 2 * width, channels // 4)

@@ -23,6 +23,10 @@ from sdebnn.processes import Depth
 class ResidualConv(AbstractLayer):
     """conv₂(gelu(norm₂(conv₁(gelu(norm₁(h)))))) of images, "height width channel", which does not depend on t.
 
+        conv = ResidualConv(3, key=key)
+        block = bayesianize(conv, lambda conv: conv.layers, drift=(1, 8, 1), key=key)
+        hidden, kl = block(images, key=key)
+
     The second convolution starts at zero, and its scale is ``gain`` times that of its fan-in.
     ``compute="bfloat16"`` rounds the inputs of the convolutions, but not the state, the weights or the KL.
     """

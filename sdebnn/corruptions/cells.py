@@ -74,6 +74,11 @@ def corrupted(
 ) -> UInt8[np.ndarray, "example height width channel"]:
     """Images under a corruption of ``NAMES`` at a severity from 1 to 5.
 
+        from sdebnn import corruptions
+
+        pixels = np.uint8(255 * images)
+        fog = corruptions.corrupted(pixels, "fog", 3)
+
     The result for an image depends on the image, its index, the name, the severity and the seed, and on nothing else;
     other devices may differ by one in a few values. Images have one or three channels and sides of at least 8 pixels.
     Lengths that were published for 32 pixels grow with larger images: see ``pixels.length_scale``. A grey image

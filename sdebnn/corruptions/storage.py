@@ -26,6 +26,12 @@ Images = UInt8[np.ndarray, "example height width channel"]
 def cached(images: Images, name: str, severity: int, *, seed: int = 0, folder: Folder = None) -> Images:
     """``corrupted(images, name, severity, seed=seed)``, stored in a folder and read from it the next time.
 
+        from sdebnn import corruptions
+
+        pixels = np.uint8(255 * images)
+        for name in corruptions.NAMES[:2]:
+            noisy = corruptions.cached(pixels, name, 5, folder="corrupted")
+
     The file's name contains a digest of the images, the seed and the version of the generator. A damaged file is
     replaced. Two processes may use the folder at once. By default it is in the user's cache folder.
     """
@@ -49,6 +55,11 @@ def published(
     name: str, severity: int, labels: Integer[np.ndarray, " example"], *, folder: Folder = None
 ) -> UInt8[np.ndarray, "example 32 32 3"] | None:
     """The published images of CIFAR-10-C as a memory map, or None if they are not in the folder of data sets.
+
+        from sdebnn import corruptions
+
+        pixels = corruptions.published("fog", 3, np.asarray(labels))
+        print("not on disk" if pixels is None else pixels.shape)
 
     ``labels`` are those of the first test images of CIFAR-10, which tell how many are wanted, and that they are the
     same. ``folder`` is the folder of all data sets, as in ``sdebnn.data.load``. The digest of the file is checked by

@@ -19,6 +19,10 @@ from sdebnn.checks import check_choice, check_count, check_key, check_parameter,
 class RandomView(eqx.Module):
     """Shifts each image by up to ``shift`` pixels, mirrors it at random if ``flip``, and fills a square in it.
 
+        view = sdebnn.data.RandomView(2, flip=True, cutout=3)
+        views = view(images, key=key)
+        batches = Batches(128, augment=view)  # for fit
+
     It is turned about its centre by up to ``turn`` degrees either way, and its height and width are each multiplied by
     a factor between 1 - ``stretch`` and 1 + ``stretch``.
     Pixels from beyond the border are taken from the reflected image, or have the value ``fill`` with padding="fill".
@@ -102,7 +106,8 @@ class RandomView(eqx.Module):
         """The pixels in these rows and columns, some of which may lie beyond the border."""
         row, row_inside = _source(rows, images.shape[1])
         column, column_inside = _source(columns, images.shape[2])
-        pixels = images[jnp.arange(len(images))[:, None, None], row, column]
+        # Image by image, so that a batch that is divided over devices is gathered where it is.
+        pixels = jax.vmap(lambda image, row, column: image[row, column])(images, row, column)
         return pixels if self.padding == "reflect" else jnp.where((row_inside & column_inside)[..., None], pixels, fill)
 
     def _warped(

@@ -32,6 +32,9 @@ UNCHANGED = RandomView(0)
 class RandomMixing(eqx.Module):
     """Applies ``view`` to each image, and mixes some of them with up to ``rounds`` patterns and copies.
 
+        mixing = sdebnn.data.RandomMixing(sdebnn.data.RandomView(2, flip=True), share=0.5)
+        batches = Batches(128, augment=mixing)  # for fit, with images of bytes
+
     ``share`` is the share of images that are mixed at all; for each of them, the number of rounds is uniform. In a
     round, the image is mixed with a random pattern or with an altered copy of itself, by addition or by multiplication.
     The weight of the other image has the density ``strength`` · (1 - b)^(``strength`` - 1): larger values mix less.

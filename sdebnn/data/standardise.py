@@ -13,7 +13,15 @@ IMAGES_PER_BATCH = 500
 
 
 class Standardiser(NamedTuple):
-    """The center and the spread of each column."""
+    """The center and the spread of each column.
+
+        columns = sdebnn.data.Standardiser.of(X)
+        z = columns.to(X)
+        np.testing.assert_allclose(columns.undo(z), X)
+
+    Use it for nets that suit inputs of unit scale, such as ``SDEBNN.paper_mlp``. The estimators for tables standardise
+    by themselves.
+    """
 
     center: np.ndarray
     spread: np.ndarray
@@ -75,7 +83,14 @@ def magnitude(columns: np.ndarray) -> np.ndarray:
 
 
 def pixel_statistics(data: DataSet) -> tuple[tuple[int, int, int], dict[str, tuple[float, ...]]]:
-    """The shape of an image, and the mean and standard deviation of each channel as fractions of 255."""
+    """The shape of an image, and the mean and standard deviation of each channel as fractions of 255.
+
+        shape, statistics = sdebnn.data.pixel_statistics(sdebnn.data.load("digits"))
+        net = our_net(shape, 10, channels=(8,), blocks=1, **statistics, key=key)
+
+    They are computed from at most 10,000 training images, and are the arguments ``mean`` and ``std`` of ``paper_net``
+    and ``our_net``.
+    """
     images = data.train.x
     if images.dtype != np.uint8:
         raise ValueError(f"{data.name} has images of {images.dtype}: save them as uint8, 0 to 255.")

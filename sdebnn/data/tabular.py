@@ -5,6 +5,7 @@ Inputs are float32 "example feature", targets float32 "example 1"; nothing is re
 
 import os
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from sdebnn.data import text
 from sdebnn.data.dataset import DataSet, Part, held_out
 from sdebnn.data.entry import Request
 from sdebnn.data.formats import mapped
+from sdebnn.data.rows import ShardedRows
 
 MAX_CLASSES_OF_FEW = 20  # more classes than these need at least two examples each, on average
+MAX_SHARDS = 400  # each is held open, and a process may have 1024 open files
 TEST = 0.1  # share of the examples for the test part of data that have none
 
 
@@ -27,6 +30,8 @@ def check_no_share(where: Path, test: float | None) -> None:
 
 def csv(path: str | os.PathLike[str], target: int | str = -1, *, test: float | None = None, seed: int = 0) -> DataSet:
     """A table in a text file with columns separated by commas, semicolons, tabs or spaces; the header is optional.
+
+        data = sdebnn.data.tabular.csv("wine.csv", target="quality", test=0.2)
 
     ``target`` is the number of the column to predict, or its name in the header; all other columns are inputs. Numbers
     are in plain decimal notation, such as -1.5 or 2e3. The share ``test`` of the rows, a tenth, is drawn with the seed.
@@ -80,17 +85,34 @@ def uci(request: Request) -> tuple[Part, Part]:
 def arrays(folder: str | os.PathLike[str]) -> DataSet:
     """Your own x_train.npy, y_train.npy, x_test.npy and y_test.npy. They stay on disk, and may be larger than memory.
 
+        data = sdebnn.data.tabular.arrays("arrays")
+
+    Each may be several files, such as x_train-00000.npy and x_train-00001.npy, which hold its rows one after the other.
     If y has one axis, it holds labels, whole numbers; targets of a regression have two axes, "example output".
     """
     root = Path(folder)
     try:
-        found = {f"{a}_{of}": mapped(root / f"{a}_{of}.npy") for of in ("train", "test") for a in "xy"}
+        found = {f"{a}_{of}": _saved(root, f"{a}_{of}") for of in ("train", "test") for a in "xy"}
     except FileNotFoundError as error:
         raise ValueError(f"{error} Save it with numpy.save.") from None
     return data_set_of(root, found, suffix=".npy")
 
 
-def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -> DataSet:
+def _saved(root: Path, name: str) -> np.ndarray | ShardedRows:
+    """The array in NAME.npy, or in NAME-00000.npy and so on. Targets in several files are read into memory."""
+    whole, shards = root / f"{name}.npy", sorted(root.glob(f"{name}-*.npy"))
+    if not shards:
+        return mapped(whole)
+    if whole.exists():
+        raise ValueError(f"{root} holds both {whole.name} and {shards[0].name}: move one of them away.")
+    if len(shards) > MAX_SHARDS:
+        raise ValueError(f"{root} holds {len(shards)} files of {name}: save at most {MAX_SHARDS}, each with more rows.")
+    paths = [root / f"{name}-{number:05d}.npy" for number in range(len(shards))]
+    rows = ShardedRows([mapped(path) for path in paths], [str(path) for path in paths])
+    return rows if name[0] == "x" else rows[:]
+
+
+def data_set_of(root: Path, found: Mapping[str, np.ndarray | ShardedRows], *, suffix: str = "") -> DataSet:
     """The data set of four arrays, x_train, y_train, x_test and y_test, of a folder or a file.
 
     If y has one axis, it holds the labels, whole numbers or text. The classes are the labels that occur, in order.
@@ -103,7 +125,7 @@ def data_set_of(root: Path, found: dict[str, np.ndarray], *, suffix: str = "") -
             raise ValueError(
                 f"{root}: x_{of}{suffix} has {len(x)} examples and y_{of}{suffix} has {len(y)}: they must agree."
             )
-    train, test = found["y_train"], found["y_test"]
+    train, test = (np.asanyarray(found[name]) for name in ("y_train", "y_test"))  # memory maps stay what they are
     if found["x_train"].shape[1:] != found["x_test"].shape[1:] or train.shape[1:] != test.shape[1:]:
         raise ValueError(
             f"{root}: examples of the training part and of the test part differ in shape: save them alike."
@@ -147,7 +169,7 @@ def _labels(root: Path, train: np.ndarray, test: np.ndarray) -> tuple[tuple[str,
     return tuple(map(str, labels)), [np.searchsorted(labels, y).astype(np.int32) for y in (train, test)]
 
 
-def _check_saved(where: str, value: np.ndarray, least_ndim: int) -> None:
+def _check_saved(where: str, value: np.ndarray | ShardedRows, least_ndim: int) -> None:
     """Refuse an array that cannot be the inputs or the targets of a part."""
     labels = value.dtype.kind == "U" and value.ndim == least_ndim == 1
     if (value.dtype.kind not in "buif" and not labels) or not value.dtype.isnative:

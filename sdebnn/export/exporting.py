@@ -43,6 +43,11 @@ def export_run(
 ) -> ExportResult:
     """Write the averaged forecast of a run's model as a program: .stablehlo, or .onnx.
 
+        from sdebnn.export import export_run
+
+        made = export_run("model", "model.onnx", draws=20)
+        print(made.size, made.difference)
+
     The draws are frozen: those of ``sdebnn predict`` with the same ``draws``, ``seed`` and ``best``, or the first
     ``draws`` of them for a table. The file is compared with the run on random inputs before it is written.
     """
@@ -56,7 +61,18 @@ def export_run(
 
 
 def export_forecaster(forecaster: Forecaster, path: Path, *, draws: int | None = None) -> ExportResult:
-    """Write the averaged forecast of an opened run as a program."""
+    """Write the averaged forecast of an opened run as a program.
+
+        from pathlib import Path
+
+        from sdebnn.export import export_forecaster
+        from sdebnn.forecasters import open_forecaster
+
+        forecaster = open_forecaster(Path("model"))
+        made = export_forecaster(forecaster, Path("model.stablehlo"), draws=20)
+
+    ``path`` ends with .stablehlo or .onnx, as for ``export_run``.
+    """
     check_suffix(path)
     return export_program(program_of(forecaster, draws), path)
 

@@ -40,6 +40,13 @@ class Exported(NamedTuple):
 def load_exported(path: str | Path) -> Exported:
     """The program in a file that ``export_run`` wrote; refused if the file is damaged or not of that kind.
 
+        from sdebnn.export import export_run, load_exported
+
+        export_run("model", "model.stablehlo", draws=20)
+        program = load_exported("model.stablehlo")
+        print(program.contract["input"])
+        outputs = program(np.array([[100.0, 1.0, 0.0]]))
+
     Digests do not show who made a file. Load only those of people you trust.
     """
     path = Path(path)

@@ -15,7 +15,14 @@ LEAST_GAIN = 0.02  # share of the entropy of the classes that a fit explains at 
 
 
 class Categorical(AbstractLikelihood):
-    """One of several classes; the outputs are logits, the targets class numbers."""
+    """One of several classes; the outputs are logits, the targets class numbers.
+
+        likelihood = Categorical()
+        logits = predict(net, images, draws=4, key=key)
+        probabilities = likelihood.center(logits).mean(0)
+
+    Classes are numbered from 0, and a model needs one output for each.
+    """
 
     def log_prob(self, outputs: Outputs, y: Int[Array, "..."]) -> Float[Array, "..."]:
         """log p(y | outputs)."""

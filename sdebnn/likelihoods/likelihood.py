@@ -19,7 +19,7 @@ Outputs = Float[Array, "*lead output"]
 
 
 class Summary(NamedTuple):
-    """A forecast as a table with one row for each example, and what its columns are."""
+    """A forecast as a table with one row for each example, and what its columns are, in words."""
 
     table: Float[np.ndarray, "example column"]
     columns: str
@@ -30,10 +30,10 @@ class AbstractLikelihood(eqx.Module):
 
     To write your own, subclass it with four methods. The rest have defaults that suit numeric targets:
 
-        class Poisson(AbstractLikelihood):  # the outputs are log rates, the targets counts
-
-            def log_prob(self, outputs, y):
-                return jnp.sum(y * outputs - jnp.exp(outputs) - jax.lax.lgamma(y + 1.0), axis=-1)
+        class Poisson(AbstractLikelihood):
+            def log_prob(self, outputs, y):  # the outputs are log rates
+                nats = y * outputs - jnp.exp(outputs) - jax.lax.lgamma(y + 1.0)
+                return jnp.sum(nats, axis=-1)
 
             def center(self, outputs):
                 return jnp.exp(outputs)
@@ -42,7 +42,14 @@ class AbstractLikelihood(eqx.Module):
                 return jnp.exp(outputs)
 
             def sample(self, outputs, *, key):
-                return jax.random.poisson(key, jnp.exp(outputs)).astype(outputs.dtype)
+                counts = jax.random.poisson(key, jnp.exp(outputs))
+                return counts.astype(outputs.dtype)
+
+        counts = jnp.round(jnp.exp(y))
+        nats = Poisson().log_prob(samples, counts)
+
+    ``outputs`` are those of a model, "example output" or "draw example output". ``y`` are targets, "example target" or,
+    for classes, "example".
     """
 
     @abstractmethod

@@ -21,7 +21,31 @@ MISFIT = 0.5  # nats an example: the cost, under a Gaussian, of residuals with t
 
 
 class AbstractLocationScale(AbstractLikelihood):
-    """y = location + scale · ε. A subclass gives the log density, variance, entropy and sampler of ε."""
+    """y = location + scale · ε. A subclass gives the log density, variance, entropy and sampler of ε.
+
+        class Logistic(AbstractLocationScale):
+            def __init__(self, scale=1.0, *, learn=False):
+                super().__init__(scale, learn=learn)
+
+            def standard_log_prob(self, z):
+                return -z - 2 * jax.nn.softplus(-z)
+
+            @property
+            def standard_variance(self):
+                return np.pi**2 / 3
+
+            def standard_entropy(self):
+                return 2.0
+
+            def standard_sample(self, key, shape):
+                return jax.random.logistic(key, shape)
+
+        nats = Logistic(0.1, learn=True).log_prob(samples, y)
+
+    The outputs are the locations of the targets. ``scale`` is known, or with ``learn=True`` the value where its
+    training starts. With ``scale=None``, it is different for each example: the outputs are then twice as many as the
+    targets, and the softplus of the second half are the scales.
+    """
 
     log_scale: float | Float[Array, ""] | None
 
@@ -144,7 +168,15 @@ class AbstractLocationScale(AbstractLikelihood):
 
 
 class Gaussian(AbstractLocationScale):
-    """Normal noise; ``scale`` is its standard deviation."""
+    """Normal noise; ``scale`` is its standard deviation.
+
+        fitted = fit(model, Gaussian(0.1, learn=True), x, y, key=key, epochs=20)
+        noise = fitted.likelihood.variance(samples).mean() ** 0.5
+        uneven = Gaussian(None)
+
+    With ``learn=True``, the scale is trained, and ``scale`` is where this starts. With ``scale=None``, the second half
+    of the outputs gives the scale of every target, so that a model needs two outputs for each.
+    """
 
     def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
         super().__init__(scale, learn=learn)
@@ -168,7 +200,13 @@ class Gaussian(AbstractLocationScale):
 
 
 class Laplace(AbstractLocationScale):
-    """Double-exponential noise; its standard deviation is √2 ``scale``."""
+    """Double-exponential noise; its standard deviation is √2 ``scale``.
+
+        likelihood = Laplace(0.1, learn=True)
+        nats = likelihood.log_prob(samples, y).mean()
+
+    ``scale`` and ``learn`` are those of ``Gaussian``.
+    """
 
     def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
         super().__init__(scale, learn=learn)
@@ -192,7 +230,14 @@ class Laplace(AbstractLocationScale):
 
 
 class Cauchy(AbstractLocationScale):
-    """Noise without mean or variance: outliers have little influence."""
+    """Noise without mean or variance: outliers have little influence.
+
+        likelihood = Cauchy(0.1, learn=True)
+        nats = likelihood.log_prob(samples, y).mean()
+
+    ``scale`` is half the width of the interval that holds the middle half of the noise. ``scale`` and ``learn`` are
+    given as in ``Gaussian``.
+    """
 
     def __init__(self, scale: float | None = 1.0, *, learn: bool = False):
         super().__init__(scale, learn=learn)
@@ -221,7 +266,13 @@ class Cauchy(AbstractLocationScale):
 
 
 class StudentT(AbstractLocationScale):
-    """Student's t with ``df`` degrees of freedom: Cauchy at 1, Gaussian in the limit."""
+    """Student's t with ``df`` degrees of freedom: Cauchy at 1, Gaussian in the limit.
+
+        likelihood = StudentT(5.0, 0.1, learn=True)
+        nats = likelihood.log_prob(samples, y).mean()
+
+    ``df`` is not trained. ``scale`` and ``learn`` are those of ``Gaussian``.
+    """
 
     df: float
 

@@ -11,6 +11,10 @@ SMALLEST_WEIGHT = 1e-6  # of a pseudo-observation
 class Weighted(AbstractLikelihood):
     """Any likelihood, for targets whose last column is the weight of each row. Class numbers may be floats there.
 
+        weights = jnp.where(x > 0, 2.0, 1.0)
+        columns = jnp.concatenate([y, weights], axis=1)
+        fitted = fit(model, Weighted(Gaussian(0.1)), x, columns, key=key, epochs=20)
+
     A row of weight 2 counts as two rows. Sample weights affect only ``log_prob``; forecasts do not depend on them.
     """
 

@@ -12,7 +12,10 @@ from sdebnn.checks import check_count, check_level
 
 
 class Estimate(NamedTuple):
-    """A score, and an interval that would contain the score of all such examples, were there infinitely many."""
+    """The ``value`` of a score, and an interval of the score of all such examples, were there infinitely many.
+
+    ``lower`` and ``upper`` are the ends of the interval.
+    """
 
     value: float
     lower: float
@@ -24,11 +27,15 @@ def bootstrap(
 ) -> Estimate:
     """The score of all examples, with the interval between two quantiles of the scores of resamples.
 
-    ``score`` is a function of the numbers of the rows: ``bootstrap(lambda rows: accuracy(samples[:, rows],
-    labels[rows]), len(labels))``. With several numbers of examples, such as of usual and of strange ones, it takes the
-    rows of each. The interval is about the examples; the draws and the training stay as they are. It is too narrow
-    for few examples, and lies above the score if chance can only raise it, as with an ECE near zero. One example says
-    nothing about others: if there is only one of a kind, the interval is (-inf, inf). A score that is NaN is an error.
+        error = np.asarray(samples.mean(0) - y)
+        rmse = metrics.bootstrap(lambda rows: np.sqrt(np.mean(error[rows] ** 2)), len(y))
+        print(f"{rmse.value:.2f}, 95 % interval {rmse.lower:.2f} to {rmse.upper:.2f}")
+
+    ``score`` is a function of the numbers of the rows. With several numbers of examples, such as of usual and of
+    strange ones, it takes the rows of each. The interval is about the examples; the draws and the training stay as they
+    are. It is too narrow for few examples, and lies above the score if chance can only raise it, as with an ECE near
+    zero. One example says nothing about others: if there is only one of a kind, the interval is (-inf, inf). A score
+    that is NaN is an error.
     """
     check_level("level", level)
     check_count("resamples", resamples, least=2)
@@ -54,6 +61,9 @@ def bootstrap(
 
 def share(hits: Bool[np.ndarray, " example"], level: float = 0.95) -> Estimate:
     """The share of examples that are hits, with the exact interval of Clopper and Pearson.
+
+        accuracy = metrics.share(np.asarray(probs.argmax(-1) == labels))
+        print(f"{accuracy.value:.0%}, 95 % interval {accuracy.lower:.0%} to {accuracy.upper:.0%}")
 
     Unlike that of a bootstrap, it is not empty if all examples, or none, are hits.
     """

@@ -63,7 +63,12 @@ def _check_classified(samples: ClassSamples, labels: Labels) -> None:
 
 
 def accuracy(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
-    """Fraction of examples whose most probable class is the true one."""
+    """Fraction of examples whose most probable class is the true one.
+
+        metrics.accuracy(probs[None], labels)  # one draw
+
+    ``samples`` are probabilities, "draw example class".
+    """
     _check_classified(samples, labels)
     return jnp.mean(jnp.argmax(samples.mean(0), axis=-1) == labels)
 
@@ -72,6 +77,8 @@ def nll(
     log_probs: Float[Numbers, "draw example"], weights: Float[Numbers, " example"] | None = None
 ) -> Float[Array, ""]:
     """Mean of -log p(y | x) in nats, where p averages exp(log_probs) over draws; examples may be weighted.
+
+        metrics.nll(likelihood.log_prob(samples, y))  # of every draw and example
 
     It is infinite if all draws give an example the probability 0. NaN and infinite densities are errors.
     """
@@ -93,7 +100,12 @@ def nll(
 
 
 def brier(samples: ClassSamples, labels: Labels) -> Float[Array, ""]:
-    """Mean squared distance between the forecast and the one-hot truth."""
+    """Mean squared distance between the forecast and the one-hot truth.
+
+        metrics.brier(probs[None], labels)
+
+    ``samples`` are probabilities, "draw example class". The best score is 0, and the worst 2.
+    """
     _check_classified(samples, labels)
     truth = jax.nn.one_hot(labels, samples.shape[-1])
     return jnp.mean(jnp.sum((samples.mean(0) - truth) ** 2, axis=-1))
@@ -114,7 +126,13 @@ class BrierParts(NamedTuple):
 
 
 def brier_parts(samples: ClassSamples, labels: Labels, bins: int = 10, binning: Binning = "width") -> BrierParts:
-    """The decomposition of the Brier score (Murphy), summed over the classes, each with bins of its probability."""
+    """The decomposition of the Brier score (Murphy), summed over the classes, each with bins of its probability.
+
+        parts = metrics.brier_parts(probs[None], labels, bins=5)
+        print(parts.reliability, parts.resolution)
+
+    ``samples`` are probabilities, "draw example class".
+    """
     probs, truth = _forecast(samples, labels, bins, binning)
     parts = np.zeros(3)
     for p, happened in zip(probs.T, truth.T, strict=True):
@@ -132,6 +150,11 @@ def brier_parts(samples: ClassSamples, labels: Labels, bins: int = 10, binning: 
 
 def ece(samples: ClassSamples, labels: Labels, bins: int = 10, binning: Binning = "width") -> Float[Array, ""]:
     """Expected calibration error of the most probable class: |accuracy - confidence| in bins, weighted by their counts.
+
+        metrics.ece(probs[None], labels, bins=15)
+        metrics.ece(probs[None], labels, bins=4, binning="mass")
+
+    ``samples`` are probabilities, "draw example class".
 
     The bins of the confidence have equal width, [a, b), and the last one [a, 1]; or, with binning="mass", equally many
     examples.
@@ -153,6 +176,10 @@ def ece(samples: ClassSamples, labels: Labels, bins: int = 10, binning: Binning 
 def classwise_ece(samples: ClassSamples, labels: Labels, bins: int = 10, binning: Binning = "width") -> float:
     """The mean over classes of the calibration error of the probability of each, as of a binary forecast.
 
+        metrics.classwise_ece(probs[None], labels, bins=4, binning="mass")
+
+    ``samples`` are probabilities, "draw example class".
+
     With binning="mass" this is the adaptive calibration error. A class that no example has counts like any other: its
     probability should be zero.
     """
@@ -165,7 +192,7 @@ def classwise_ece(samples: ClassSamples, labels: Labels, bins: int = 10, binning
 
 
 class Reliability(NamedTuple):
-    """For each bin that has examples: how many, their mean confidence, and how often they were right."""
+    """For each bin that has ``examples``: how many, their mean ``confidence``, and their ``accuracy``."""
 
     examples: Int[np.ndarray, " bin"]
     confidence: Float[np.ndarray, " bin"]
@@ -173,7 +200,12 @@ class Reliability(NamedTuple):
 
 
 def reliability(samples: ClassSamples, labels: Labels, bins: int = 10, binning: Binning = "width") -> Reliability:
-    """The calibration curve of the most probable class."""
+    """The calibration curve of the most probable class.
+
+        examples, confidence, right = metrics.reliability(probs[None], labels, bins=5)
+
+    ``samples`` are probabilities, "draw example class". Only bins that have examples are returned.
+    """
     probs, _ = _forecast(samples, labels, bins, binning)
     correct = probs.argmax(-1) == np.asarray(labels)
     return Reliability(*_bins(probs.max(-1), correct.astype(float), bins, binning))

@@ -28,8 +28,14 @@ class Detection(NamedTuple):
 def detection(usual: Float[Numbers, " example"], strange: Float[Numbers, " other"]) -> Detection:
     """How well a score that is higher for strange examples tells them from usual ones.
 
-    The same measures detect mistakes: pass the uncertainty of right predictions, and that of wrong ones. Without an
-    example of either kind there is no answer, and an error is raised. Infinite scores are the highest or the lowest.
+        entropy = metrics.entropy_split(probs[None]).total
+        wrong = np.asarray(probs.argmax(-1) != labels)
+        found = metrics.detection(usual=entropy[~wrong], strange=entropy[wrong])
+        print(f"a mistake has the higher entropy with probability {found.auroc:.2f}")
+
+    The strange examples may be images of another kind or, as here, mistakes: then pass the uncertainty of right
+    predictions, and that of wrong ones. Without an example of either kind there is no answer, and an error is raised.
+    Infinite scores are the highest or the lowest.
     """
     low, high = _scores("usual", usual), _scores("strange", strange)
     _, group, count = np.unique(np.concatenate([low, high]), return_inverse=True, return_counts=True)
@@ -67,6 +73,10 @@ class RiskCoverage(NamedTuple):
 
 def risk_coverage(uncertainty: Float[Numbers, " example"], errors: Numbers) -> RiskCoverage:
     """Risk against coverage. ``errors`` may be True where a prediction is wrong, or any loss.
+
+        uncertainty = metrics.entropy_split(probs[None]).total
+        curve = metrics.risk_coverage(uncertainty, errors=probs.argmax(-1) != labels)
+        print(curve.area, curve.accuracy_at(0.9))
 
     Examples of equal uncertainty have the mean error of all of them, as if their order were drawn at random.
     """

@@ -23,6 +23,9 @@ class Split(NamedTuple):
 def entropy_split(samples: ClassSamples) -> Split:
     """The entropy of the forecast of every example in nats; samples are probabilities.
 
+        logits = predict(net, images, draws=4, key=key)
+        total, reducible, noise = metrics.entropy_split(Categorical().center(logits))
+
     With one draw, all of it counts as noise: what more data would reduce is the difference between draws.
     """
     check_probabilities(samples)
@@ -35,6 +38,9 @@ def variance_split(
     means: Float[Numbers, "draw example target"], variances: Float[Numbers, "draw example target"]
 ) -> Split:
     """The variance of the forecast of every target, from the mean and the variance of y under each draw.
+
+        means, variances = likelihood.center(samples), likelihood.variance(samples)
+        total, reducible, noise = metrics.variance_split(means, variances)
 
     With one draw, all of it counts as noise. A law without variance, such as Cauchy's, has infinite noise.
     """

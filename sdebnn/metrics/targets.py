@@ -37,7 +37,12 @@ def _check_finite(name: str, values: Numbers) -> None:
 
 
 def rmse(samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"]) -> Float[Array, ""]:
-    """Root mean squared error of the mean prediction."""
+    """Root mean squared error of the mean prediction.
+
+        metrics.rmse(samples, y)
+
+    ``samples`` are means of y or draws of y, "draw example target"; they are averaged over the draws.
+    """
     _check_regression(samples, y)
     return jnp.sqrt(jnp.mean((samples.mean(0) - y) ** 2))
 
@@ -46,6 +51,10 @@ def interval(
     samples: Float[Numbers, "draw *rest"], level: float = 0.95
 ) -> tuple[Float[Numbers, "*rest"], Float[Numbers, "*rest"]]:
     """The ends of the central interval that contains one more draw with probability ``level``.
+
+        lower, upper = metrics.interval(samples, level=0.9)  # of the function
+        measurements = likelihood.sample(samples, key=key)
+        lower, upper = metrics.interval(measurements, level=0.9)  # of a new measurement
 
     The rank of one more draw among n exchangeable draws is uniform. The draw therefore falls below the k-th smallest
     with probability k / (n + 1), and the end at probability p is the draw of rank p (n + 1), interpolated between two
@@ -76,19 +85,34 @@ def _lower_end(ascending: Float[Numbers, "draw *rest"], p: float) -> Float[Numbe
 def coverage(
     samples: Float[Numbers, "draw example target"], y: Float[Numbers, "example target"], level: float = 0.95
 ) -> Float[Array, ""]:
-    """Fraction of targets inside the ``interval`` of this level; samples are at least two draws of y itself."""
+    """Fraction of targets inside the ``interval`` of this level; samples are at least two draws of y itself.
+
+        metrics.coverage(likelihood.sample(samples, key=key), y, level=0.9)
+
+    ``interval`` says what happens if there are few draws.
+    """
     _check_regression(samples, y)
     low, high = interval(samples, level)
     return jnp.mean((low <= y) & (y <= high))
 
 
 def crps(samples: TargetSamples, y: Targets) -> Float[Array, ""]:
-    """Continuous ranked probability score in the units of y; samples are draws of y itself, and lower is better."""
+    """Continuous ranked probability score in the units of y; samples are draws of y itself, and lower is better.
+
+        metrics.crps(likelihood.sample(samples, key=key), y)
+
+    It is small if the draws are near y and near each other. Of a single point it would be the absolute error.
+    """
     return jnp.mean(crps_of_each(samples, y))
 
 
 def crps_of_each(samples: TargetSamples, y: Targets) -> Float[Array, "example target"]:
-    """The score of every target: E|Y - y| - ½ E|Y - Y'|, where the second mean is over all pairs of different draws."""
+    """The score of every target: E|Y - y| - ½ E|Y - Y'|, where the second mean is over all pairs of different draws.
+
+        worst = metrics.crps_of_each(likelihood.sample(samples, key=key), y).argmax()
+
+    Samples are draws of y itself, "draw example target".
+    """
     _check_regression(samples, y)
     draws = samples.shape[0]
     if draws < 2:
@@ -101,6 +125,9 @@ def crps_of_each(samples: TargetSamples, y: Targets) -> Float[Array, "example ta
 
 def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.95) -> float:
     """The mean score of central intervals in the units of y; lower is better (Winkler, Gneiting and Raftery).
+
+        lower, upper = metrics.interval(likelihood.sample(samples, key=key), level=0.9)
+        metrics.interval_score(lower, upper, y, level=0.9)
 
     The width of an interval, plus 2 / (1 - level) times the distance by which y misses it.
     """
@@ -117,7 +144,14 @@ def interval_score(lower: Targets, upper: Targets, y: Targets, level: float = 0.
 
 
 def pinball(quantiles: TargetSamples, y: Targets, levels: Float[Numbers, " draw"]) -> float:
-    """The mean pinball loss of quantiles, in the units of y; the first axis of ``quantiles`` holds the levels."""
+    """The mean pinball loss of quantiles, in the units of y; the first axis of ``quantiles`` holds the levels.
+
+        levels = np.array([0.1, 0.5, 0.9])
+        quantiles = np.quantile(likelihood.sample(samples, key=key), levels, axis=0)
+        metrics.pinball(quantiles, y, levels)
+
+    Lower is better. At level 0.5 the loss is half the mean absolute error.
+    """
     at, q, p = (np.asarray(array, float) for array in (y, quantiles, levels))
     if q.shape[1:] != at.shape or p.shape != q.shape[:1] or q.size == 0:
         raise ValueError(
@@ -134,6 +168,8 @@ def pinball(quantiles: TargetSamples, y: Targets, levels: Float[Numbers, " draw"
 
 def pit(samples: TargetSamples, y: Targets, *, seed: int = 0) -> Float[np.ndarray, "example target"]:
     """The probability integral transform of each target: uniform on [0, 1] if the forecast is right.
+
+        ranks = metrics.pit(likelihood.sample(samples, key=key), y)
 
     It is the rank of y among the draws of y itself, placed at random in its step of width 1 / (draws + 1). If y equals
     some draws, its rank is any of theirs with equal probability.

@@ -13,10 +13,12 @@ from sdebnn.plots.elements import BLUE, COLOURS, label
 from sdebnn.plots.functions import LEVELS, bands, draws, observations
 from sdebnn.plots.numbers import coverage_curve, pit_histogram, predicted
 from sdebnn.plots.runs import learning_curves, severity
+from sdebnn.plots.sweeps import importances, parallel_coordinates, sweep_history
 from sdebnn.plots.uncertainty import risk_coverage_curve, strangeness, uncertainty_split
 
 __all__ = [
-    "BLUE", "COLOURS", "LEVELS", "bands", "coverage_curve", "densities", "draws", "label", "learning_curves",
-    "observations", "pictures", "pit_histogram", "predicted", "reliability_diagram", "risk_coverage_curve", "severity",
-    "strangeness", "trajectories", "uncertainty_split",
+    "BLUE", "COLOURS", "LEVELS", "bands", "coverage_curve", "densities", "draws", "importances", "label",
+    "learning_curves", "observations", "parallel_coordinates", "pictures", "pit_histogram", "predicted",
+    "reliability_diagram", "risk_coverage_curve", "severity", "strangeness", "sweep_history", "trajectories",
+    "uncertainty_split",
 ]  # fmt: skip

@@ -33,6 +33,8 @@ def reliability_diagram(
 ) -> None:
     """Accuracy against confidence in bins, with the share of examples in each bin below.
 
+        plots.reliability_diagram(axes, probs[None], labels, bins=5)
+
     A calibrated forecast lies inside the shaded bar of a bin with a probability of at least 95 % (binomial, at the mean
     confidence of the bin).
     """
@@ -74,6 +76,12 @@ def pictures(
     names: Sequence[str] | None = None,
 ) -> None:
     """Images, one on each of the panels, with the class said, its probability, and the true class.
+
+        import matplotlib.pyplot as plt
+
+        figure, panels = plt.subplots(2, 4)
+        pixels, said, names = np.uint8(255 * images), probs.argmax(-1), ("cat", "dog", "owl")
+        plots.pictures(panels.ravel(), pixels, said, labels, probs.max(-1), names=names)
 
     A wrong answer has a thick frame and a bold caption. Panels without an image are hidden.
     """

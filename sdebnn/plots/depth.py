@@ -23,7 +23,15 @@ def trajectories(
     lines: int = 5,
     colours: Sequence[str] = COLOURS,
 ) -> None:
-    """One hidden unit over depth: a colour for each input, shaded intervals over draws, and a few draws as lines."""
+    """One hidden unit over depth: a colour for each input, shaded intervals over draws, and a few draws as lines.
+
+        block = bayesianize(field, prior=OU(sigma=0.5), solver=FixedGrid(10), key=key)
+        inputs = jax.random.normal(key, (3, 4))
+        states, _ = jax.vmap(lambda key: block.trajectory(inputs, key=key))(keys)
+        plots.trajectories(axes, block.solver.times(), states[..., 0])  # the first hidden unit
+
+    The intervals contain 95, 70 and 40 % of the draws. ``lines`` is the number of draws that are shown as lines.
+    """
     depth, values = np.asarray(t), np.asarray(states)
     for i in range(values.shape[2]):
         colour = colours[i % len(colours)]
@@ -43,6 +51,10 @@ def densities(
     quantity: str = "weight",
 ) -> None:
     """The density of a weight or hidden unit over depth, and a few draws as lines.
+
+        block = bayesianize(field, prior=OU(sigma=0.5), solver=FixedGrid(10), key=key)
+        paths = jax.vmap(lambda key: block.draw(key=key).w[:, 0])(keys)  # of the first weight
+        plots.densities(axes, block.solver.times(), paths)
 
     Draws are straight between the given depths. At each of 80 depths, the density is that of a normal kernel around
     every draw (Silverman's bandwidth, and at least the height of a cell: the density at depth zero may be a point),

@@ -47,7 +47,12 @@ def look(number: int) -> Look:
 
 
 def label(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
-    """Set title and labels, and remove the upper and the right edge of the frame."""
+    """Set title and labels, and remove the upper and the right edge of the frame.
+
+        plots.label(axes, "Posterior of the function", "x", "y")
+
+    The title is on the left.
+    """
     axes.set_title(title, loc="left", fontsize=11)
     _label_frame(axes, x_label, y_label)
 

@@ -22,7 +22,15 @@ def bands(
     levels: Sequence[float] = LEVELS,
     colour: str = BLUE,
 ) -> None:
-    """Nested credible intervals of the samples at every point (``metrics.interval``), darkest in the middle."""
+    """Nested credible intervals of the samples at every point (``metrics.interval``), darkest in the middle.
+
+        plots.bands(axes, x[:, 0], samples[..., 0], levels=(0.9, 0.5))
+        plots.draws(axes, x[:, 0], samples[:5, :, 0])
+        plots.observations(axes, x[:, 0], y[:, 0])
+
+    The points ``x`` should be sorted. Samples of functions give the band of the function, and samples of y that of
+    new measurements.
+    """
     paper, ink = np.ones(3), np.array(to_rgb(colour))
     for i, level in enumerate(sorted(levels, reverse=True)):
         low, high = interval(np.asarray(samples), level)
@@ -47,11 +55,22 @@ def draws(
     *,
     colours: Sequence[str] = COLOURS,
 ) -> None:
-    """One line for each sampled function."""
+    """One line for each sampled function.
+
+        plots.draws(axes, x[:, 0], samples[:5, :, 0])
+
+    The points ``x`` should be sorted.
+    """
     for i, sample in enumerate(np.asarray(samples)):
         axes.plot(np.asarray(x), sample, color=colours[i % len(colours)], linewidth=1.1, alpha=0.9, zorder=2)
 
 
 def observations(axes: Axes, x: Float[Numbers, " example"], y: Float[Numbers, " example"], label: str = "data") -> None:
-    """The data as dots, with a white edge so that they are visible on any band."""
+    """The data as dots, with a white edge so that they are visible on any band.
+
+        plots.observations(axes, x[:, 0], y[:, 0])
+        axes.legend()
+
+    ``label`` is their name in the legend.
+    """
     axes.scatter(np.asarray(x), np.asarray(y), s=9, color=INK, edgecolor="white", linewidth=0.3, zorder=4, label=label)

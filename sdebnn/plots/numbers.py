@@ -32,6 +32,9 @@ WINDOW_LEAST = 10  # fewest examples of which a median is drawn
 def pit_histogram(axes: Axes, values: Float[Numbers, "*shape"], *, bins: int = 20) -> None:
     """Shares of the PIT (``metrics.pit``) in equal bins, and the 95 % band of such a share if the PIT is uniform.
 
+        ranks = metrics.pit(likelihood.sample(samples, key=key), y)
+        plots.pit_histogram(axes, ranks, bins=10)
+
     The band is of each bin by itself (binomial). A hump in the middle shows forecasts that are too wide, high ends show
     forecasts that are too narrow, and a slope shows a bias.
     """
@@ -58,6 +61,11 @@ def coverage_curve(
     axes: Axes, levels: Float[Numbers, " level"], observed: Float[Numbers, " level"], *, examples: int
 ) -> None:
     """Observed against nominal coverage of intervals, as ``metrics.coverage`` finds it at each level.
+
+        levels = np.array([0.2, 0.4, 0.6, 0.8])
+        measurements = likelihood.sample(samples, key=key)
+        observed = np.array([metrics.coverage(measurements, y, level) for level in levels])
+        plots.coverage_curve(axes, levels, observed, examples=len(y))
 
     The band contains the observed coverage at a level with a probability of at least 95 % if the intervals are right
     (binomial, of independent ``examples``).
@@ -90,6 +98,10 @@ def predicted(
     unit: str = "",
 ) -> None:
     """True values against predicted ones, with an interval of the true value at each prediction.
+
+        measurements = likelihood.sample(samples, key=key)[..., 0]
+        lower, upper = metrics.interval(measurements, 0.9)
+        plots.predicted(axes, samples.mean(0)[:, 0], lower, upper, y[:, 0], level=0.9, unit="m")
 
     Up to 400 examples are drawn one by one, and those outside their interval as diamonds. More are drawn as a density,
     with the medians of the ends of the intervals in windows of equal width.

@@ -23,6 +23,10 @@ WORDS = {
 def severity(axes: Axes, scores: Mapping[str, SeverityScores], *, score: str = "accuracy (share)") -> None:
     """A score against the severity of corruption: median, quartiles (thick) and extremes (thin) of each run.
 
+        one = np.array([[0.97, 0.96], [0.91, 0.93], [0.82, 0.87]])  # severity, corruption
+        five = np.array([[0.98, 0.97], [0.94, 0.94], [0.86, 0.90]])
+        plots.severity(axes, {"one net": one, "five nets": five})
+
     For each run, row i holds the scores at severity i, of all seeds and corruptions; row 0 is without corruption. Rows
     may differ in length.
     """
@@ -56,6 +60,13 @@ def learning_curves(
     validation_column: str | None = "validation_nll",
 ) -> None:
     """A column of metrics.jsonl and one of the validation against epochs, each labelled with its last value.
+
+        import json
+        from pathlib import Path
+
+        fit(model, likelihood, x, y, key=key, epochs=20, checkpoints=Checkpoints("run"))
+        rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        plots.learning_curves(axes, rows)
 
     Rows without a number in a column are left out of its curve. If the first twentieth of the time would take most of
     the height of the axes, the height leaves it out. ``elbo`` is of all training examples, and

@@ -37,6 +37,9 @@ def risk_coverage_curve(
 ) -> None:
     """Risk against coverage (``metrics.risk_coverage``), beside the ideal order (dotted) and a random one (level).
 
+        entropy, wrong = metrics.entropy_split(probs[None]).total, probs.argmax(-1) != labels
+        plots.risk_coverage_curve(axes, entropy, wrong, label="one net")
+
     Call it once for each run. The height of the axes leaves out the risk at coverage below 5 %, of few examples.
     """
     check_array("uncertainty", uncertainty)
@@ -80,6 +83,12 @@ def strangeness(
     score: str = "uncertainty (nats)",
 ) -> None:
     """Densities of a score for usual examples (filled) and for other sets, with the AUROC of telling each apart.
+
+        def entropy(images):
+            logits = predict(net, images, draws=4, key=key)
+            return metrics.entropy_split(Categorical().center(logits)).total
+
+        plots.strangeness(axes, entropy(images), {"negatives": entropy(1 - images)})
 
     The density has a root scale, because the scores of usual examples often pile up at zero. By default the number of
     bins follows the size of the smallest set.
@@ -132,6 +141,10 @@ def uncertainty_split(
     unit: str = "nats",
 ) -> None:
     """Reducible uncertainty against noise (``metrics.Split``), a dot for each example.
+
+        logits = predict(net, images, draws=4, key=key)
+        split = metrics.entropy_split(Categorical().center(logits))
+        plots.uncertainty_split(axes, split.reducible, split.noise)
 
     More than 2,000 examples are drawn as a density. On the thin line both are equal.
     """

@@ -27,7 +27,7 @@ class AbstractDrift(eqx.Module):
     Let it start at zero, so that the posterior starts at the prior:
 
         class Offset(AbstractDrift):
-            value: Array
+            value: jax.Array
 
             def __call__(self, t, w):
                 return self.value * t
@@ -37,7 +37,7 @@ class AbstractDrift(eqx.Module):
 
     @abstractmethod
     def __call__(self, t: Depth, w: Weights) -> Weights:
-        """NN_φ(t, w)."""
+        """NN_φ(t, w), a vector like w."""
 
     def euler_path(self, prior: AbstractPrior, w0: Weights, dB: Float[Array, "step weight"]) -> EulerPath | None:
         """All Euler steps at once, if this drift has a faster recursion than one step after another; otherwise None."""
@@ -50,7 +50,13 @@ class AbstractDrift(eqx.Module):
 
 
 class ConcatSquash(eqx.Module):
-    """A linear layer gated and shifted by depth: (W x + b) sigmoid(c t + d) + e t."""
+    """A linear layer gated and shifted by depth: (W x + b) sigmoid(c t + d) + e t.
+
+        layer = ConcatSquash(20, 8, key=key)
+        out = layer(0.5, jnp.ones(20))
+
+    It maps ``in_size`` numbers to ``out_size``. The fields are W, b, c, d and e.
+    """
 
     weight: Float[Array, "out in"]
     bias: Float[Array, " out"]
@@ -77,6 +83,10 @@ class ConcatSquash(eqx.Module):
 class DriftNet(AbstractDrift):
     """NN_φ(t, w): a time-conditional MLP from w to w through the given widths. Its last layer starts at zero.
 
+        drift = DriftNet(20, (1, 64, 1), key=key)
+        block = bayesianize(field, drift=drift, key=key)
+
+    ``size`` is the number of weights. ``bayesianize(field, drift=(1, 64, 1), key=key)`` makes one of the right size.
     Narrow widths such as (1, 64, 1) keep the number of parameters linear, and small, in the number of weights.
     """
 
@@ -133,7 +143,12 @@ class DriftNet(AbstractDrift):
 
 
 class NoDrift(AbstractDrift):
-    """Zero, without parameters: the posterior is the prior."""
+    """Zero, without parameters: the posterior is the prior.
+
+        block = bayesianize(field, drift=NoDrift(), key=key)
+
+    A block may have a guide besides, and then the guide alone makes the posterior.
+    """
 
     def __call__(self, t: Depth, w: Weights) -> Weights:
         return jnp.zeros_like(w)
@@ -142,7 +157,10 @@ class NoDrift(AbstractDrift):
 class LinearDrift(AbstractDrift):
     """a(t) w + b(t), elementwise: the posterior stays a Gaussian process, factorised over the weights.
 
-    ``a`` and ``b`` are linear in t between equally spaced knots, and start at zero.
+        block = bayesianize(field, drift=LinearDrift(20, knots=4), key=key)
+
+    ``size`` is the number of weights. ``a`` and ``b`` are linear in t between equally spaced ``knots``, and start at
+    zero.
     """
 
     slope: Float[Array, "knot weight"]

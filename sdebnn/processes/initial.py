@@ -20,23 +20,26 @@ class AbstractInitialLaw(eqx.Module):
     To write your own, subclass it with ``sample``, ``log_ratio`` and ``prior``; ``kl`` too if it has a closed form:
 
         class Uniform(AbstractInitialLaw):
-            center: Array  # q is uniform on center ± 1, p on 0 ± 10
+            center: jax.Array  # q is uniform on center ± 1, p on 0 ± 10
 
             def sample(self, *, key):
-                return self.center + jax.random.uniform(key, self.center.shape, minval=-1, maxval=1)
+                size = self.center.shape
+                return self.center + jax.random.uniform(key, size, minval=-1, maxval=1)
 
             def log_ratio(self, w0):
-                return jnp.asarray(w0.size * math.log(10.0))
+                return jnp.asarray(w0.size * np.log(10.0))
 
             def prior(self):
                 return self  # or a law with the prior's own spread
 
-    ``bayesianize(field, initial=Uniform, key=key)`` calls it with the standardised weights of the field.
+        block = bayesianize(field, initial=Uniform, key=key)
+
+    ``bayesianize`` calls it with the standardised weights of the field, a vector.
     """
 
     @abstractmethod
     def sample(self, *, key: PRNGKeyArray) -> Weights:
-        """One reparameterised sample of w_0."""
+        """One sample of w_0, a vector, through which gradients flow to the law's arrays."""
 
     @abstractmethod
     def log_ratio(self, w0: Weights) -> Float[Array, ""]:
@@ -74,7 +77,12 @@ class AbstractInitialLaw(eqx.Module):
 
 
 class Point(AbstractInitialLaw):
-    """w_0 is one trained value. The KL does not charge for it."""
+    """w_0 is one trained value. The KL does not charge for it.
+
+        block = bayesianize(field, initial=Point, key=key)
+
+    ``value`` is the vector of standardised weights.
+    """
 
     value: Weights
 
@@ -106,6 +114,11 @@ class Point(AbstractInitialLaw):
 class Normal(AbstractInitialLaw):
     """q(w_0) = N(mean, std²) against the prior N(prior_mean, prior_std²), independent over weights.
 
+        block = bayesianize(field, initial=Normal, key=key)
+        nats = Normal(jnp.zeros(4), 0.1).kl()
+        narrow = bayesianize(field, initial=lambda w0: Normal(w0, 0.1), key=key)
+
+    ``mean`` is the vector where training starts, ``std`` one number, that of all weights where training starts.
     ``prior_std=None`` is empirical Bayes: the single value, for all these weights, that minimises the KL.
     """
 
@@ -161,7 +174,13 @@ class Normal(AbstractInitialLaw):
 
 
 class Independent(AbstractInitialLaw):
-    """Independent laws of consecutive parts of w_0, such as the arrays of a module: some points, others inferred."""
+    """Independent laws of consecutive parts of w_0, such as the arrays of a module: some points, others inferred.
+
+        law = Independent((Normal(jnp.zeros(16)), Point(jnp.zeros(4))))
+        block = bayesianize(field, initial=lambda w0: law, key=key)
+
+    ``parts`` are the laws; their sizes add up to the number of weights.
+    """
 
     parts: tuple[AbstractInitialLaw, ...]
 

@@ -31,13 +31,17 @@ class AbstractPrior(eqx.Module):
 
             def drift(self, t, w):
                 return -self.strength * jnp.tanh(w)
+
+        block = bayesianize(field, prior=Pullback(strength=0.5), key=key)
+
+    ``t`` is the depth, from 0 to 1, and ``w`` the vector of all standardised weights.
     """
 
     sigma: eqx.AbstractVar[float]
 
     @abstractmethod
     def drift(self, t: Depth, w: Weights) -> Weights:
-        """f_p(t, w)."""
+        """f_p(t, w), the slope of the weights at depth t without noise: a vector like w."""
 
     def linear(self) -> tuple[float | Float[Array, "..."], float | Float[Array, "..."]] | None:
         """(rate, mean) if f_p(t, w) = rate (mean - w) with one rate for all weights, otherwise None.
@@ -66,10 +70,15 @@ def _number_or_array(value: Any) -> Any:
 
 
 class OU(AbstractPrior):
-    """Ornstein-Uhlenbeck prior, f_p(t, w) = rate (mean - w).
+    """Ornstein-Uhlenbeck prior, f_p(t, w) = rate (mean - w): each weight is pulled to a mean, and pushed by noise.
 
-    ``rate`` and ``mean`` are trained if given as arrays and fixed if given as numbers. A NumPy scalar counts as a
-    number, a JAX array without axes as an array.
+        prior = OU(rate=1.0, sigma=0.2)
+        trained = OU(rate=jnp.array(1.0), sigma=0.2)
+        mean, std = prior.marginal(0.5, jnp.ones(4))
+
+    ``sigma`` is the diffusion: the size of the noise. It is fixed; usual values are 0.01 to 1. ``rate`` and ``mean``
+    are trained if given as arrays and fixed if given as numbers. A NumPy scalar counts as a number, a JAX array without
+    axes as an array.
     """
 
     rate: float | Float[Array, "..."] = eqx.field(default=1.0, converter=_number_or_array)

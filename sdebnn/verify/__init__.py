@@ -55,6 +55,14 @@ SUITE = (
 
 
 def theorems(key: PRNGKeyArray) -> Iterator[Theorem]:
-    """All theorems, each measured when it is reached."""
+    """All theorems, each measured when it is reached.
+
+        from sdebnn import verify
+
+        theorem = next(verify.theorems(key))
+        print(theorem.name, theorem.measured, theorem.exact, theorem.passed)
+
+    ``sdebnn verify`` prints all of them.
+    """
     for i, group in enumerate(SUITE):
         yield from group(jax.random.fold_in(key, i))
