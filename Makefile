@@ -10,7 +10,7 @@ HOPPER := .venv-hopper
 EXTRAS ?= test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow hopper verify check format bench lock clean
+.PHONY: help demo test slow hopper verify check format docs bench lock clean
 
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -37,10 +37,16 @@ check: $(READY) ## lint, formatting and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright
+	@$(BIN)/shellcheck .ci/run docs/cluster/*.sh
+	@$(BIN)/yamllint -s -d '{extends: default, rules: {line-length: {max: 120}}}' docs/cluster
 
 format: $(READY) ## rewrite the code in the house format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(READY) ## build the site in site/: runs the tutorials, in a few minutes the first time
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open site/index.html. For its search, serve it: $(BIN)/python -m http.server --directory site"
 
 bench: $(PEERS) ## time training and prediction beside torchsde, diffrax and a bare loop: one table, and benchmarks/speed-*.json
 	@$(BIN)/python benchmarks --json benchmarks/speed-$$($(BIN)/python -c 'import jax; print(jax.default_backend())').json
@@ -49,7 +55,7 @@ lock: $(READY) ## pin every dependency anew in requirements.txt
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --quiet --extra baselines --extra data --extra export --extra images --extra logging \
-		--extra plot --extra serve --extra sklearn --group dev pyproject.toml -o requirements.txt
+		--extra plot --extra serve --extra sklearn --extra sweep --group dev --group docs pyproject.toml -o requirements.txt
 
 # What the benchmarks are measured beside; large, and needed for nothing else.
 $(PEERS): $(READY)
@@ -58,7 +64,7 @@ $(PEERS): $(READY)
 	@touch $@
 
 clean: ## remove the environments and what the demo wrote
-	rm -rf .venv $(HOPPER) demo
+	rm -rf .venv $(HOPPER) demo site .cache
 
 $(HOPPER)/.ready: pyproject.toml hopper/pyproject.toml
 	@echo "Building $(HOPPER) (once; a few minutes)"

@@ -31,7 +31,8 @@ for name, value in (
 
 # Files that take ten seconds or more, about in the order of how long.
 LONG = (
-    "estimators_checks", "estimators", "verify", "integrate_adaptive", "extending", "runs", "predict",
+    "estimators_checks", "estimators", "verify", "integrate_adaptive", "extending", "runs", "sweeps",
+    "predict", "docstrings",
     "train_resuming", "nets", "integrate_grid", "estimators_table", "convolutions", "compare", "runs_folders",
     "baselines_hmc", "integrate_brownian", "models", "edited_files", "project", "cli", "artifacts", "paper_errors",
     "train_objective", "train_engine", "baselines", "train_collapse", "benchmarks", "programs",

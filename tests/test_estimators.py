@@ -139,6 +139,7 @@ def test_pipelines_searches_and_displays_of_scikit_learn_accept_the_estimators(l
     CalibrationDisplay.from_estimator(binary, iris[two], labels[two], n_bins=3)
 
 
+@pytest.mark.slow
 def test_warm_start_continues_from_the_last_fit(line):
     x, y = line
     once = sdebnn.SDEBNNRegressor(**SHORT, early_stopping=False).fit(x, y)
@@ -201,6 +202,7 @@ def test_few_held_out_rows_change_the_calibration_little():
         assert 0.6 < model.temperature_ < 1.7
 
 
+@pytest.mark.slow
 def test_conformal_intervals_cover_even_if_the_model_has_learned_little():
     random = np.random.default_rng(0)
     covered = []

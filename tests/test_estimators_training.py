@@ -12,6 +12,7 @@ from sdebnn.estimators import estimator
 from sdebnn.estimators.workers import Workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_the_members_are_those_of_fit(early_stopping, line, monkeypatch):
     """Up to rounding errors, which 40 steps amplify little."""

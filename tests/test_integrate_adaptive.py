@@ -75,6 +75,7 @@ def test_evaluations_are_counted_by_stages_and_half_steps():
         assert evaluations in counts, name
 
 
+@pytest.mark.slow
 def test_a_tighter_tolerance_costs_more_and_errs_less(fine):
     solutions = [small_model(Adaptive(rtol), key=KEY).solve(X, key=KEY) for rtol in (1e-2, 1e-4)]
     errors = [float(jnp.abs(s.outputs - fine.outputs).max()) for s in solutions]
@@ -117,6 +118,7 @@ def test_the_gradient_of_adaptive_steps_is_that_of_a_fine_grid():
     assert verify.relative(gradient, reference) < 0.01
 
 
+@pytest.mark.slow
 def test_paths_and_trajectories_are_read_off_at_equal_depths(fine):
     block = small_model(Adaptive(1e-3), key=KEY).layers[1]
     h0 = jnp.concatenate([X, jnp.zeros((5, 2))], axis=1)

@@ -360,6 +360,46 @@ def test_a_split_of_uncertainty_has_a_dot_for_each_example_or_counts_all_of_them
     assert f"{100 * share:.1f} % of the sum is reducible" in texts(axes)[0]
 
 
+def test_the_history_of_a_sweep_falls_to_the_best_complete_score_and_marks_what_lies_above(axes):
+    scores, stopped = np.array([3.0, 2.0, 1.0, 2.5, 1.5, 90.0]), [False, False, True, False, False, False]
+    plots.sweep_history(axes, np.arange(6), scores, stopped)
+    (best,) = axes.lines
+    np.testing.assert_array_equal(best.get_ydata(), [3, 2, 2, 1.5, 1.5, 1.5])  # trial 2 was stopped early
+    points = [(tuple(offset), len(each.get_paths()[0].vertices)) for each in axes.collections
+              for offset in each.get_offsets()]  # fmt: skip
+    assert len(points) == 6
+    triangles = [offset for offset, corners in points if corners == 4]
+    assert triangles == [(5.0, 3.0)]
+    low, high = axes.get_ylim()
+    assert low < 1
+    assert high < 90
+
+
+def test_bars_of_importance_have_their_shares_largest_first(axes):
+    plots.importances(axes, {"rate": 0.75, "sigma": 0.25})
+    assert [bar.get_width() for bar in axes.patches] == [0.25, 0.75]  # from below
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["sigma", "rate"]
+    assert texts(axes) == ["25 %", "75 %"]
+
+
+def test_parallel_coordinates_draw_numbers_to_scale_and_better_trials_darker(axes):
+    trials = [{"rate": 0.1, "w0": True, "s": 0.1}, {"rate": 0.001, "w0": False}, {"rate": 0.01, "w0": True, "s": 0.5},
+              {"rate": 0.05, "w0": True, "s": 0.4}]  # fmt: skip
+    plots.parallel_coordinates(axes, trials, np.array([4.0, 1.0, 2.0, 3.0]), logarithmic=["rate"])
+    lines = {line.get_gid(): line for line in axes.lines}
+    heights = {i: np.asarray(lines[f"density-trial-{i}"].get_ydata()) for i in range(4)}
+    low, middle, high = heights[1][0], heights[2][0], heights[0][0]
+    assert middle == pytest.approx((low + high) / 2)  # of 0.001, 0.01 and 0.1
+    assert heights[0][1] == heights[2][1] != heights[1][1]
+    assert heights[1][2] < 0 < heights[0][2]  # the trial without s passes below its axis
+    assert heights[0][3] > heights[3][3] > heights[2][3] > heights[1][3]
+    shades = [sum(to_rgb(lines[f"density-trial-{i}"].get_color())) for i in (1, 2, 3, 0)]
+    assert shades == sorted(shades)
+    widths = [lines[f"density-trial-{i}"].get_linewidth() for i in (1, 2, 3, 0)]
+    assert widths == sorted(widths, reverse=True)
+    assert [i for i in range(4) if lines[f"density-trial-{i}"].get_marker() == "o"] == [1]
+
+
 def test_a_title_given_before_stays_and_every_axis_is_labelled(axes):
     axes.set_title("CIFAR-10", loc="left")
     plots.pit_histogram(axes, np.linspace(0.1, 0.9, 9))
@@ -404,6 +444,10 @@ BAD = {
     "depth backwards": (lambda a: plots.densities(a, -np.arange(3.0), np.ones((5, 3))), "not ascending at index 1"),
     "a column unknown": (lambda a: plots.learning_curves(a, [{"epoch": 1, "kl": 2.0}]), "choose from kl"),
     "no rows": (lambda a: plots.learning_curves(a, []), "choose from none"),
+    "marks of others": (lambda a: plots.sweep_history(a, ONES, ONES, [True]), "3 scores and 1 marks"),
+    "no trials": (lambda a: plots.sweep_history(a, np.ones(0), np.ones(0), []), "numbers has shape (0,)"),
+    "no parameters": (lambda a: plots.importances(a, {}), "shares={} holds no parameter"),
+    "scores of others": (lambda a: plots.parallel_coordinates(a, [{"a": 1}], ONES), "1 trials and 3 scores"),
     "negative noise": (lambda a: plots.uncertainty_split(a, ONES, -ONES), "noise holds -1.0"),
     "no examples": (lambda a: plots.uncertainty_split(a, np.ones(0), np.ones(0)), "noise has shape (0,)"),
 }  # fmt: skip

@@ -12,11 +12,11 @@ import sdebnn
 
 ROOT = Path(__file__).parent.parent
 ORDER = [
-    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "processes", "fields",
-    "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
+    "checks", "files", "records", "fingerprints", "devices", "programs", "host_arrays", "meshes", "hosts", "processes",
+    "fields", "waves", "convolutions", "metrics", "columns", "likelihoods", "calibration", "outcomes", "data",
     "corruptions", "integrate", "contract", "models", "nn", "baselines", "nets", "description", "prediction",
     "strangeness", "train", "presets", "compare", "estimators", "artifacts", "runs", "tables",
-    "forecasters", "shifts", "export", "serve", "plots", "reports", "verify", "cli",
+    "forecasters", "shifts", "sweeps", "export", "serve", "plots", "reports", "verify", "cli",
 ]  # fmt: skip
 
 

@@ -232,9 +232,9 @@ def test_warnings_are_for_their_request_and_are_not_printed(table):
             if i % 4:
                 assert words == ""
             else:
-                assert "rows are unlike the training data, row 1 most of all" in words
+                assert "unlike the training data, row 1 most of all" in words
                 assert "'mauve'" in words
-                assert "1 numbers are missing in column 'x'" in words
+                assert "1 number is missing in column 'x'" in words
         code, lines, err = server.stop()
     assert (code, lines, err) == (0, ["served 12 requests."], "")
 

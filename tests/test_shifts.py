@@ -72,7 +72,7 @@ def test_the_mean_corruption_error_is_a_mean_of_ratios(refused):
 
 
 def test_strange_images_are_told_apart_by_three_scores(net, part):
-    found = strange_scores(net, part, ["noise", "shuffled"])["noise"]
+    found = strange_scores(net, part, ["noise", "shuffled"]).detection["noise"]
     noise = other_images("noise", part.x)
     samples = [net.likelihood.center(predict(net.model, x, draws=4, key=net.key)) for x in (part.x, noise)]
     entropy = [metrics.entropy_split(np.asarray(each)).total for each in samples]
