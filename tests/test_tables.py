@@ -463,7 +463,9 @@ def test_a_run_scores_as_the_estimator_does_on_the_same_split_and_needs_no_file_
     settings = TableSettings(str(file), "price", members=2)
     said = []
     result = train_table(settings, tmp_path / "run", say=said.append, progress=False)
-    assert said == ["Regression of 'price' from 2 columns of 108 rows."]
+    assert said[0] == "Regression of 'price' from 2 columns of 108 rows."
+    assert said[1].startswith("Missing cells: 'size' 18. ")
+    assert len(said) == 2
     train, test = split(read_frame(file), 0.1, 0)
     coder = ColumnCoder.of(train.without("price"))
     x, x_test = (coder.matrix(part.without("price"), where="t") for part in (train, test))
