@@ -11,21 +11,24 @@ from reproduction import Table
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "reproduction.md"
 VERDICTS = {True: "Holds here.", False: "Does not hold here.", None: "Cannot be told."}
-# Of the paper, and not reproduced yet.
-MISSING = "Figures 5 to 7, 9 and 11 to 15, Tables 1, 3 and 4, and the partially stochastic nets of the follow-up paper"
-HEAD = f"""# The paper, table by table
+HEAD = """# The paper, table by table
 
-Each table and figure of [the paper](https://proceedings.mlr.press/v151/xu22a.html) that is listed here is run by one
-command, in a clone of the repository: `sdebnn reproduce fig3` at a small scale, in minutes, and
-`sdebnn reproduce fig3 --scale full` as shown. An interrupted one goes on where it stopped. Not here yet: {MISSING}.
-
+Each table and figure of [the paper](https://proceedings.mlr.press/v151/xu22a.html) is run by one command, in a clone of
+the repository: `sdebnn reproduce fig3` at a small scale, in minutes on two processors, and
+`sdebnn reproduce fig3 --scale full` as shown here. An interrupted one goes on where it stopped.
+"""
+WAITING = """
+These run at the small scale, and their results at full scale, which need a GPU, are not here yet: {}.
 """
 
 
 def page() -> str:
     """The text of the page."""
-    names = [name for name in reproduction.names() if reproduction.file_of(name, RESULTS).exists()]
-    return HEAD + "\n".join(_section(name) for name in names)
+    names = reproduction.names()
+    done = [name for name in names if reproduction.file_of(name, RESULTS).exists()]
+    waiting = ", ".join(f"`{name}`" for name in names if name not in done)
+    parts = [HEAD + (WAITING.format(waiting) if waiting else ""), *map(_section, done)]
+    return "\n".join(parts)
 
 
 def _section(name: str) -> str:

@@ -78,6 +78,7 @@ class Experiment(ABC):
 
     title: str
     claim: str  # what the paper says
+    shares: tuple[str, ...] = ()  # IDs of others with some of the same rows, which are then not run again
 
     @abstractmethod
     def rows(self, scale: Scale) -> dict[str, Settings]:
@@ -137,21 +138,35 @@ def reproduce(name: str, scale: Scale, out: Path, say: Callable[[str], None]) ->
                 if row in kept:
                     say(f"{row} ({number} of {len(wanted)}): finished before")
                     continue
-                say(f"{row} ({number} of {len(wanted)})")
-                began = time.perf_counter()
-                found = rounded(subject.run(settings))
-                kept[row] = {
-                    "settings": settings,
-                    "seconds": round(time.perf_counter() - began, 1),
-                    **_about(),
-                    "found": found,
-                }
+                shared = _shared(subject, settings, scale, out)
+                words = f"{row} ({number} of {len(wanted)})"
+                say(words if shared is None else f"{words}: taken from {shared[0]}")
+                kept[row] = _run(subject, settings) if shared is None else shared[1]
                 result["rows"] = {each: kept[each] for each in wanted if each in kept}
                 _write(file_of(name, out), result)
             result["rows"] = {each: kept[each] for each in wanted}
             _write(file_of(name, out), result)
         finally:
             lock.abandon()
+
+
+def _run(subject: Experiment, settings: Settings) -> dict[str, Any]:
+    """One row, run now."""
+    began = time.perf_counter()
+    found = rounded(subject.run(settings))
+    return {"settings": settings, "seconds": round(time.perf_counter() - began, 1), **_about(), "found": found}
+
+
+def _shared(subject: Experiment, settings: Settings, scale: Scale, out: Path) -> tuple[str, dict[str, Any]] | None:
+    """The row of another experiment with the same settings, and the ID of that."""
+    for other in subject.shares:
+        if not file_of(other, out).exists():
+            continue
+        result = read(file_of(other, out))
+        for row in result["rows"].values() if result["scale"] == scale else ():
+            if _is_done(row, settings):
+                return other, row
+    return None
 
 
 def draw(name: str, out: Path) -> Finding | None:

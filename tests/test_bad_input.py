@@ -249,6 +249,15 @@ CASES = {
         "adjoint=BacksolveAdjoint()",
         "solver=diffrax.Heun()",
     ),
+    "adjoint of convolutions": (
+        lambda: bayesianize(
+            TimeConv(3, (4, 4, 4), key=KEY),
+            solver=Adaptive(solver=diffrax.Heun(), adjoint=diffrax.BacksolveAdjoint()),
+            key=KEY,
+        )(jnp.ones((2, 8, 8, 3)), key=KEY),
+        "adjoint=BacksolveAdjoint()",
+        "'reversible_heun', 'reversible'",
+    ),
     "adjoint of a steady state": (lambda: Adaptive(adjoint=diffrax.ImplicitAdjoint()), "adjoint=Implicit", "Direct"),
     "adjoint's name": (lambda: Adaptive(adjoint="backprop"), "adjoint='backprop'", "DirectAdjoint()"),
     "martingale of adaptive steps": (

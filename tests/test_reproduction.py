@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -13,12 +14,22 @@ from sdebnn import cli
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments"
+IDS = re.compile(r"(fig|table)\d+|partial")
 
 
 @pytest.fixture(scope="module")
 def reproduction():
     sys.path.insert(0, str(FOLDER))
     return importlib.import_module("reproduction")
+
+
+@pytest.fixture(scope="module")
+def nets(reproduction, tmp_path_factory):
+    """The nets that are trained here are shared, and those that a user has trained are left alone."""
+    shared = importlib.import_module("trained_nets")
+    before, shared.KEPT = shared.KEPT, tmp_path_factory.mktemp("nets")
+    yield shared
+    shared.KEPT = before
 
 
 @pytest.fixture
@@ -90,6 +101,44 @@ def test_a_row_is_run_again_if_its_settings_change(reproduction, circle, tmp_pat
     assert ran == [100, 10_000, 5000]
 
 
+def test_rows_that_another_experiment_has_run_are_taken_from_it(reproduction, circle, tmp_path):
+    subject, ran = circle
+    reproduction.reproduce("fig0", "smoke", tmp_path, quietly)
+    subject.shares = ("fig0", "fig1")
+    said = []
+    reproduction.reproduce("fig9", "smoke", tmp_path, said.append)
+    assert ran == [100, 10_000]
+    assert said == ["few (1 of 2): taken from fig0", "many (2 of 2): taken from fig0"]
+    assert reproduction.read(tmp_path / "fig9.json")["rows"] == reproduction.read(tmp_path / "fig0.json")["rows"]
+    reproduction.reproduce("fig8", "full", tmp_path, quietly)  # not from results of another scale
+    assert ran == [100, 10_000] * 2
+
+
+@pytest.mark.slow
+def test_a_net_is_trained_once_and_a_stopped_training_goes_on(nets, monkeypatch):
+    settings = nets.net("digits", "SDE-BNN", 3, kl_weight=1.0)
+
+    def stopped(*given, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(nets.sdebnn, "save", stopped)  # when it has trained
+        nets.trained(settings)
+    (folder,) = [path for path in nets.KEPT.iterdir() if path.is_dir()]
+    trained = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    first = nets.trained(settings)
+    assert [loss for _, _, loss in first.course.curve] == trained
+    assert not folder.exists()
+    monkeypatch.setattr(nets.sdebnn, "fit", None)
+    again = nets.trained(settings)
+    np.testing.assert_array_equal(*(each.samples(first.test.x[:5], 0) for each in (first, again)))
+
+
+def test_the_page_shows_all_results_and_names_those_that_wait(reproduction):
+    page = importlib.import_module("page")
+    assert (ROOT / "docs" / "reproduction.md").read_text() == page.page(), "run python experiments/page.py"
+
+
 def test_a_file_holds_what_a_row_was_and_found_in_plain_json(reproduction, circle, tmp_path):
     reproduction.reproduce("fig0", "smoke", tmp_path, quietly)
     result = json.loads((tmp_path / "fig0.json").read_text())
@@ -156,8 +205,8 @@ def test_every_experiment_has_settings_for_both_scales_and_they_are_plain(reprod
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the fit has collapsed")  # as it may after few steps
-@pytest.mark.parametrize("name", ["fig1", "fig2", "fig3", "fig4", "fig8", "fig10", "table5"])
-def test_an_experiment_runs_at_smoke_scale_and_says_what_it_found(reproduction, name, tmp_path):
+@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.py")) if IDS.fullmatch(path.stem)])
+def test_an_experiment_runs_at_smoke_scale_and_says_what_it_found(reproduction, nets, name, tmp_path):
     reproduction.reproduce(name, "smoke", tmp_path, quietly)
     finding = reproduction.draw(name, tmp_path)
     result, subject = reproduction.read(tmp_path / f"{name}.json"), reproduction.experiment(name)

@@ -44,7 +44,7 @@ def reproduce(
     if as_json:
         print(json.dumps({"id": name, "finding": finding and finding._asdict(), **result}))
         return
-    _print(subject, {row: each["found"] for row, each in result["rows"].items()}, finding)
+    _print(subject, {row: each["found"] for row, each in result["rows"].items()}, finding, result["scale"])
     picture = folder / f"{name}.png"
     print(f"Look at {picture}." if picture.exists() else f"The results are in {reproduction.file_of(name, folder)}.")
 
@@ -61,7 +61,7 @@ def _reproduction() -> Any:
     )
 
 
-def _print(subject: Any, found: dict[str, Any], finding: Any) -> None:
+def _print(subject: Any, found: dict[str, Any], finding: Any, scale: str) -> None:
     print(f"{subject.title}\nThe paper: {subject.claim}")
     if finding is None:
         print("Here: not all rows are finished.")
@@ -73,4 +73,6 @@ def _print(subject: Any, found: dict[str, Any], finding: Any) -> None:
             shown.add_row(*row)
         Console(highlight=False, width=160).print(shown)
     verdict = {True: "holds", False: "does not hold", None: "cannot be told"}[finding.holds]
+    if scale == "smoke":
+        verdict = "smoke scale, too short to judge"
     print(f"Here: {verdict}. {finding.words}")

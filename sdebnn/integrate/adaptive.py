@@ -161,6 +161,8 @@ class Adaptive(AbstractSolver):
         w0, seen, start_nats, path_key = start_of(process, key)
         path = BrownianPath(Brownian(self.base, w0.shape[0], w0.dtype, path_key))
         state = (w0, seen if h0 is None else with_seen(seen, h0), jnp.zeros((), w0.dtype))
+        if isinstance(self.adjoint, diffrax.BacksolveAdjoint):
+            _check_forward_derivative(process, state)
         controller = diffrax.PIDController(
             self.rtol, self.atol, pcoeff=0.1, icoeff=0.3, dtmax=self.max_step, norm=_worst_part
         )
@@ -187,6 +189,26 @@ def _slopes(t: Depth, state: SolveState, process: Process) -> SolveState:
     w, h, _ = state
     known = correction(process, t, w, None if h is None else seen_in(process, h))
     return process.prior.drift(t, w) + known, slope_of_seen(process, t, w, h), energy(process, known)
+
+
+def _check_forward_derivative(process: Process, state: SolveState) -> None:
+    """Refuse a field whose gradient cannot be differentiated forwards, as diffrax does for the adjoint equation."""
+    w, h, nats = state
+
+    def gradient(scale: Array) -> Array:
+        slopes, pullback = jax.vjp(lambda w: _slopes(0.0, (w, h, nats), process), w)
+        return pullback(jax.tree.map(lambda slope: scale * slope, slopes))[0]
+
+    try:
+        jax.eval_shape(jax.jacfwd(gradient), nats)
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise ValueError(
+            "adjoint=BacksolveAdjoint() differentiates the gradient of the field forwards, which the convolutions of "
+            "sdebnn.nn do not allow: leave adjoint out, or use "
+            "FixedGrid(20, 'reversible_heun', 'reversible'), whose memory does not grow with the steps either."
+        ) from None
 
 
 def _terms(process: Process, path: diffrax.AbstractBrownianPath, state: SolveState) -> diffrax.MultiTerm:
