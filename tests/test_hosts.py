@@ -122,9 +122,9 @@ def test_a_lost_process_ends_the_others_and_the_run_resumes_on_any_number(alone,
 
 
 @pytest.mark.slow
-def test_a_stopped_process_ends_the_others(tmp_path):
+def test_a_stopped_process_ends_the_others_and_the_run_resumes(alone, tmp_path):
     run = tmp_path / "run"
-    with started(2, tmp_path / "first", folder=str(run), seconds=0.2, epochs=2000) as running:
+    with started(2, tmp_path / "first", folder=str(run), seconds=0.2) as running:
         saved(run)
         os.kill(running[1].pid, signal.SIGSTOP)
         began = time.monotonic()
@@ -132,6 +132,7 @@ def test_a_stopped_process_ends_the_others(tmp_path):
         assert time.monotonic() - began < MINUTE
     said = (tmp_path / "first" / "said-0").read_text()
     assert "is stuck" in said or "another task died" in said
+    assert_same(trained(2, tmp_path / "resumed", folder=str(run))[0], alone[0])
 
 
 @pytest.mark.slow

@@ -134,6 +134,7 @@ def test_a_net_is_trained_once_and_a_stopped_training_goes_on(nets, monkeypatch)
     np.testing.assert_array_equal(*(each.samples(first.test.x[:5], 0) for each in (first, again)))
 
 
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="the results are in the repository alone")
 def test_the_page_shows_all_results_and_names_those_that_wait(reproduction):
     page = importlib.import_module("page")
     assert (ROOT / "docs" / "reproduction.md").read_text() == page.page(), "run python experiments/page.py"
