@@ -61,9 +61,12 @@ class Trajectories(Experiment):
         )
 
     def picture(self, found: dict[str, Found]) -> Figure:
-        figure, panels = plt.subplots(1, 3, figsize=(12, 3.8), sharey=True, layout="constrained")
+        figure, panels = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
         for axes, (name, each) in zip(panels, found.items(), strict=True):
-            trajectories(axes, np.linspace(0, 1, STEPS + 1), np.array(each["states"]))
+            states = np.array(each["states"])
+            trajectories(axes, np.linspace(0, 1, STEPS + 1), states)
+            low, high = np.quantile(states, (0.02, 0.98))  # rare draws go far away
+            axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
             label(axes, name, "depth t", "first hidden unit" if axes is panels[0] else "")
         return figure
 

@@ -106,7 +106,7 @@ class BimodalPosterior(Experiment):
             right.plot([place] * len(gaps), gaps, "o", color=COLOURS[0], alpha=0.8)
         right.set_yscale("log")
         right.set_xticks(range(len(families)), families, rotation=30)
-        right.set(ylabel="nats", title="Log evidence minus bound, by drift and seed")
+        right.set(ylabel="nats", title="Log evidence minus bound")
         return figure
 
 
