@@ -187,10 +187,10 @@ def ratio(pairs: list[tuple[Spent, Spent]], clock: int) -> dict[str, float | lis
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--examples", type=int, default=15360)
-    options.add_argument("--batch", type=int, default=8)
-    options.add_argument("--channels", type=int, nargs="+", default=[8, 16])
-    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--examples", type=int, default=100_000)
+    options.add_argument("--batch", type=int, default=16)
+    options.add_argument("--channels", type=int, nargs="+", default=[16, 32])
+    options.add_argument("--epochs", type=int, default=1)
     options.add_argument("--json", type=Path, help="write the table to this file")
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
