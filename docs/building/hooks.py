@@ -45,8 +45,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Insert the outputs of the blocks, and make links relative to the place in the site."""
+    """Insert the outputs of the blocks, make links relative to the place in the site, and give code its width."""
     here = page.file.src_uri
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # it has no other pages beside it, and lines of code need the width
     if here in _outputs:
         markdown = _with_outputs(markdown, here, _outputs[here])
     repository = _home.get(here, f"docs/{here}")
