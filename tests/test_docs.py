@@ -37,7 +37,7 @@ OTHER_NAMES = {
     "H_t", "NN_φ", "h_0", "h_1", "h_t", "u_k", "w_0", "w_1", "w_t", "exp", "lower", "upper", "unlike", "houses",
     "new", "coverage_95", "entropy", "entropy_reducible", "price", "probability", "std_noise", "std_reducible",
     "waited_for_data", "cross_val_score", "check_estimator", "sklearn", "BacksolveAdjoint", "SDEBNN_DATA",
-    "XLA_FLAGS", "hopper", "jit",
+    "XLA_FLAGS", "hopper", "jit", "python",
 }  # fmt: skip
 OTHER_PACKAGES = {"jax", "lax", "eqx", "equinox", "optax", "diffrax", "multiprocessing"}
 
@@ -49,8 +49,8 @@ def quoted(page):
 
 @pytest.fixture(scope="module")
 def names():
-    """What modules of the package define, the methods and fields of classes, and the arguments of functions."""
-    found = set(dir(builtins))
+    """What modules define, the methods and fields of classes, the arguments of functions, and the experiments."""
+    found = {*dir(builtins), *(path.stem for path in (ROOT / "experiments").glob("*.py"))}
     for info in pkgutil.walk_packages(sdebnn.__path__, "sdebnn."):
         if info.name.endswith("__main__"):
             continue
