@@ -146,7 +146,7 @@ class _Flattened:
             return self._inlined(params["branches"][int(self.constants[inputs[0]])], inputs[1:])
         if level == X:
             if name == "scan":
-                return self._unrolled(params, inputs)
+                return self._unrolled(equation, inputs)
             if name in ("while", "cond"):
                 raise ValueError(
                     "the model chooses its steps by the inputs, as the solver Adaptive does, and cannot be exported: "
@@ -191,9 +191,9 @@ class _Flattened:
             return self.add(program.jaxpr, program.consts, inputs)
         return self.add(program, (), inputs)
 
-    def _unrolled(self, params: dict[str, Any], inputs: list[int]) -> list[int]:
+    def _unrolled(self, equation: JaxprEqn, inputs: list[int]) -> list[int]:
         """The instructions of every step of a loop."""
-        consts, carry = params["num_consts"], params["num_carry"]
+        params, (consts, carry) = equation.params, shared_and_carried(equation)
         fixed, state, stacked = inputs[:consts], inputs[consts : consts + carry], inputs[consts + carry :]
         shapes = [aval_of(variable) for variable in params["jaxpr"].jaxpr.invars[consts + carry :]]
         order = range(params["length"])
@@ -251,6 +251,20 @@ def _needed(instructions: list[Instruction], wanted: set[int]) -> tuple[list[Ins
 def aval_of(atom: Any) -> Any:
     """The shape and the type of a variable or a constant of a traced program."""
     return atom.aval
+
+
+def shared_and_carried(loop: JaxprEqn) -> tuple[int, int]:
+    """How many inputs all steps of a loop share, and how many values each step hands to the next.
+
+    The versions of JAX record these numbers differently. What is stacked over the steps has one more axis outside.
+    """
+    body = loop.params["jaxpr"].jaxpr
+
+    def stacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        return sum(aval_of(a).ndim > aval_of(b).ndim for a, b in zip(outside, inside, strict=True))
+
+    carried = len(body.outvars) - stacked(loop.outvars, body.outvars)
+    return len(body.invars) - stacked(loop.invars, body.invars) - carried, carried
 
 
 def takes_columns(equation: JaxprEqn) -> bool:

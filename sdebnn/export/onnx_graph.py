@@ -12,7 +12,7 @@ import numpy as np
 from jax.export import is_symbolic_dim
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from sdebnn.export.freezing import INLINED, aval_of
+from sdebnn.export.freezing import INLINED, aval_of, shared_and_carried
 from sdebnn.export.optional import optional_module
 
 OPSET, IR_VERSION = 18, 8  # read by onnxruntime 1.14 and later
@@ -135,7 +135,7 @@ class Graph:
         """A loop as an ONNX ``Scan``, whose body sees all tensors outside it by their names."""
         params, helper = equation.params, self.onnx.helper
         assert not params["reverse"]  # the loops over draws, columns and halvings all go forwards
-        consts, carry, inner = params["num_consts"], params["num_carry"], params["jaxpr"]
+        (consts, carry), inner = shared_and_carried(equation), params["jaxpr"]
         fixed, state, stacked = inputs[:consts], inputs[consts : consts + carry], inputs[consts + carry :]
         fixed = [self.name(value) if np.size(value) > 1 else value for value in fixed]
         body = Graph(self.rules, self.batch, self.input_name, outer=self)
