@@ -30,7 +30,7 @@ from sdebnn.files import FolderLock, contents, made_folder, write_whole
 matplotlib.use("agg")
 
 FOLDER = Path(__file__).resolve().parent
-ID = re.compile(r"(fig|table)\d+|partial")
+ID = re.compile(r"(fig|table)\d+|partial|ablation")
 DIGITS = 6  # of the numbers in a file
 MAX_RESULT_BYTES = 2**24
 

@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ EPOCHS = {"digits": 3, "mnist": 20, "cifar10": 20}
 TRAIN, TEST = {"digits": 400}, {"digits": 200}  # examples, of sets that are not used whole
 # The rows of `sdebnn compare` whose KL charges for something.
 CHARGED = ("MFVI", "SDE-BNN")
+Change = Callable[[Row, DataSet, Settings], Row]
 
 
 class Course(NamedTuple):
@@ -88,11 +90,15 @@ def is_charged(row: str) -> bool:
     return row.startswith(CHARGED)
 
 
-def trained(settings: Settings) -> Trained:
-    """The net with these settings, trained now or before. A training that was stopped goes on."""
+def trained(settings: Settings, change: Change | None = None) -> Trained:
+    """The net with these settings, trained now or before. A training that was stopped goes on.
+
+    ``change`` is what the settings say of the row besides.
+    """
     data = small_data(settings["data"], TRAIN.get(settings["data"]), TEST.get(settings["data"]))
     task = task_of(data, settings["seed"])
     row = _ours(data) if settings["row"] == OURS else next(row for row in task.rows if row.name == settings["row"])
+    row = row if change is None else change(row, data, settings)
     file = made_folder(KEPT) / f"{_name(settings)}.safetensors"
     about = file.with_suffix(".json")
     if not about.exists():
@@ -108,7 +114,8 @@ def trained(settings: Settings) -> Trained:
         write_whole(about, (json.dumps({"settings": settings, "course": course}) + "\n").encode())
         shutil.rmtree(file.with_suffix(""))
     course = Course(*json.loads(about.read_text())["course"])
-    return Trained(sdebnn.load(file), task.likelihood, task.validation, task.test, row.draws, course)
+    modules = () if change is None else (change.__module__,)  # it may have made fields of its own
+    return Trained(sdebnn.load(file, modules=modules), task.likelihood, task.validation, task.test, row.draws, course)
 
 
 def course_of(
@@ -125,9 +132,9 @@ def course_of(
     return fit, Course(max(time.perf_counter() - began, ended_at), an_epoch, curve[:: max(1, len(curve) // 100)])
 
 
-def measured(settings: Settings) -> Found:
+def measured(settings: Settings, change: Change | None = None) -> Found:
     """The scores of a net on the test part, and how its training ended."""
-    found, seed = trained(settings), settings["seed"]
+    found, seed = trained(settings, change), settings["seed"]
     scores, validation = (found.scores(part, seed) for part in (found.test, found.validation))
     history = found.fit.history
     last = max(1, len(history["elbo"]) // 10)

@@ -14,7 +14,7 @@ from sdebnn import cli
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments"
-IDS = re.compile(r"(fig|table)\d+|partial")
+IDS = re.compile(r"(fig|table)\d+|partial|ablation")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,8 @@ def test_the_command_lists_refuses_and_draws(reproduction, capsys, monkeypatch, 
 def test_every_experiment_has_settings_for_both_scales_and_they_are_plain(reproduction):
     for name in reproduction.names():
         subject = reproduction.experiment(name)
-        assert subject.title.lower().startswith({"f": "figure", "t": "table", "p": "the"}[name[0]]), name
+        start = {"a": "ablations", "f": "figure", "t": "table", "p": "the"}[name[0]]
+        assert subject.title.lower().startswith(start), name
         for scale in reproduction.SCALES:
             rows = subject.rows(scale)
             assert rows == json.loads(json.dumps(rows)), name
@@ -218,7 +219,10 @@ def test_an_experiment_runs_at_smoke_scale_and_says_what_it_found(reproduction, 
         assert {len(row) for row in table.rows} == {len(table.headings)}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("[ft][ai][gb]*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in sorted((ROOT / "results").glob("*.json")) if IDS.fullmatch(path.stem)],
+    ids=lambda path: path.stem,
+)  # fmt: skip
 def test_committed_results_are_of_full_scale_and_of_the_present_settings(reproduction, path, tmp_path):
     result, subject = reproduction.read(path), reproduction.experiment(path.stem)
     assert result["scale"] == "full"

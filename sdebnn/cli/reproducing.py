@@ -29,7 +29,7 @@ def reproduce(
     reproduction = _reproduction()
     if name is None:
         for each in reproduction.names():
-            print(f"{each:8}{reproduction.experiment(each).title}")
+            print(f"{each:10}{reproduction.experiment(each).title}")
         return
     subject = reproduction.experiment(name)
     reproduction.check_scale(scale)
