@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import polars
 import pytest
+import sklearn
 from estimator_data import SHORT
 from scipy import sparse
 from sklearn.base import clone
@@ -17,6 +18,7 @@ EACH_FAMILY = pytest.mark.parametrize("family", ["ensemble", "gp"])
 
 def test_frames_of_pandas_and_polars_give_the_same_fit(line):
     x, y = line
+    sklearn_version = tuple(map(int, sklearn.__version__.split(".")[:2]))
     model = sdebnn.SDEBNNRegressor(**SHORT)
     frames = pandas.DataFrame(x, columns=["a", "b"]), polars.DataFrame({"a": x[:, 0], "b": x[:, 1]})
     fits = [
@@ -26,7 +28,9 @@ def test_frames_of_pandas_and_polars_give_the_same_fit(line):
     ]
     for fit, frame in zip(fits, (*frames, x), strict=True):
         np.testing.assert_array_equal(fit.predict(frame), fits[0].predict(frames[0]))
-    assert fits[0].feature_names_in_.tolist() == fits[1].feature_names_in_.tolist() == ["a", "b"]
+    assert fits[0].feature_names_in_.tolist() == ["a", "b"]
+    if sklearn_version >= (1, 9) or hasattr(polars.DataFrame, "__dataframe__"):  # older ones cannot read polars 2
+        assert fits[1].feature_names_in_.tolist() == ["a", "b"]
     with pytest.raises(ValueError, match="feature names"):
         fits[0].predict(frames[0].rename(columns={"a": "c"}))
 
