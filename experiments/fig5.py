@@ -23,7 +23,7 @@ class BackpropAndAdjoint(Gradients):
             f"{seconds:.1f} times as long and {adjoint['memory_mib']:.0f} MiB instead of "
             f"{backprop['memory_mib']:.0f}. A reversible method, whose gradient is exact, takes "
             f"{ours['memory_mib']:.0f} MiB and {ours['seconds_an_epoch'] / backprop['seconds_an_epoch']:.1f} times as "
-            "long.",
+            f"long{', and is unstable on this net' if ours['warned'] else ''}.",
         )
 
     def picture(self, found: dict[str, Found]) -> Figure:

@@ -6,6 +6,7 @@ field here is one of its own, of the same layers, with XLA's convolutions.
 
 import math
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,15 @@ def _trained(settings: Settings) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(Path(folder) / "run")
         fit, course = course_of(model, task.likelihood, task.train, training, fit_key, checkpoints)
-    scores = sdebnn.evaluate(fit.model, fit.likelihood, *task.test, draws=4, key=test_key, draws_at_once=1)
+    with warnings.catch_warnings(record=True) as warned:  # such as of a reversible method that is unstable
+        warnings.simplefilter("always")
+        scores = sdebnn.evaluate(fit.model, fit.likelihood, *task.test, draws=4, key=test_key, draws_at_once=1)
     steps = len(task.train.x) // settings["batch"]
     return {
         **course._asdict(), **{name: scores[name] for name in ("nll", "accuracy", "ece")},
         "evaluations_an_epoch": scores["evaluations"] * steps,
         "memory_mib": _memory(fit, task.train, settings["batch"], fit_key) / 2**20,
+        "warned": [str(each.message) for each in warned],
     }  # fmt: skip
 
 
