@@ -158,7 +158,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(moons, vectors, tmp_path
         (("predict", out, text), "x.npy"),
         (("predict", out, tmp_path / "none.npy"), "none.npy"),
         (("data", "get", "imagenet"), "name='imagenet'"),
-        (("predict", "--bogus"), "No such option"),  # and its name, in quotes or not
+        (("predict", "--bogus"), "No such option: --bogus"),
         (("train", "--data", "moons"), "Missing option '--out': see sdebnn train --help"),
         (("nonsense",), "No such command 'nonsense'"),
         (("train", "--data", vectors, "--epochs", "1", "--out", text / "inside"), "cannot be made or written to"),

@@ -176,6 +176,8 @@ def test_health_and_model_tell_what_a_client_needs(server):
 
 
 ROW = '{"x": 1, "colour": "red"}'
+# Python 3.13 can read JSON of this depth.
+DEEP = (400, "nested too deeply") if sys.version_info < (3, 13) else (422, "send an object")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ ROW = '{"x": 1, "colour": "red"}'
         ("POST", "/predict", '{"rows": [{"x": -Infinity}]}', JSON, 400, "-Infinity is no JSON"),
         ("POST", "/predict", '{"rows": [{"x": 1e999, "colour": null}]}', JSON, 422, "finite numbers"),
         ("POST", "/predict", '{"rows": [{"x": ' + 5000 * "9" + "}]}", JSON, 400, "no valid JSON"),
-        ("POST", "/predict", 9000 * "[" + 9000 * "]", JSON, (400, 422), "send"),  # Python 3.13 can read it
+        ("POST", "/predict", 9000 * "[" + 9000 * "]", JSON, *DEEP),
         ("POST", "/predict", '{"rows": [{"x": ' + 900 * "[" + 900 * "]" + "}]}", JSON, (400, 422), ":"),
         ("POST", "/predict", "[]", JSON, 422, "the field rows"),
         ("POST", "/predict", '{"rows": 3}', JSON, 422, "must be a list"),

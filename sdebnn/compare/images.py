@@ -60,7 +60,7 @@ def size_of(shape: tuple[int, int, int]) -> Size:
 
 def rows(data: DataSet) -> list[Row]:
     """All rows for the classification of images. An exact Gaussian process is missing, since it needs normal noise."""
-    nets = _ImageNets(data)
+    nets = ImageNets(data)
     blocks = Blocks(nets.size.grid, 0.1, nets.size.drift, partial(Normal, std=0.05), Point, 1)
     raw, standardised, slow = (
         Recipe(nets.size.epochs, Objective(draws=1, draws_at_once=1), Batches(nets.size.batch), Optimizer(rate))
@@ -86,7 +86,7 @@ def rows(data: DataSet) -> list[Row]:
     ]
 
 
-class _ImageNets:
+class ImageNets:
     """The nets for one data set. Each method makes one from a key."""
 
     def __init__(self, data: DataSet):
